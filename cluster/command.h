@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands: the entries of the Raft log, and their results. Encoded as u16 kind, u16 format, fields;
+ * padded to 8 bytes. Kinds are never reused; frozen by tests/golden. A command carries everything that
+ * its application needs (ids proposed, placements chosen, wall-clock time of the proposer), so that
+ * apply is deterministic. */
+#pragma once
+
+#include "cluster/map.h"
+
+enum command_kind {
+	CMD_CLUSTER_INIT = 1,
+	CMD_NODE_ADD = 2,      /* a join was accepted: standby-to-be */
+	CMD_NODE_START = 3,    /* register incarnation, address, shards: compare-and-swap */
+	CMD_NODE_STATE = 4,    /* state and roles */
+	CMD_TOKEN_ADD = 5,     /* hash of an invitation secret, TTL */
+	CMD_TOKEN_USE = 6,
+	CMD_GROUP_ADD = 7,
+	CMD_GROUP_STATE = 8,   /* active, failed, removed; free steps */
+	CMD_REGROUP = 9,       /* new incarnation of a group */
+	CMD_VOLUME_CREATE = 10,
+	CMD_VOLUME_RESIZE = 11,
+	CMD_VOLUME_DELETE = 12,
+	CMD_VOLUME_SET = 13,   /* policy flags, min in-sync */
+	CMD_ATTACH = 14,
+	CMD_DETACH = 15,
+	CMD_OBJECT = 16,       /* many struct object_change; one result each */
+	CMD_SETTING = 17,
+	CMD_EVENT = 18,
+	CMD_JOB = 19,
+};
+
+/* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
+enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4, OBJ_REMOVE = 5 };
+struct object_change {
+	uint8_t op, keep;
+	uint64_t object;
+	uint32_t epoch; /* the one it was proposed on */
+	struct map_member replica; /* drop, promote, remove: who. place: group and incarnation */
+	uint16_t node;	      /* takeover: new primary's node */
+	uint32_t incarnation; /* takeover: of that node; drop, promote: of the proposing node */
+	uint16_t proposer;
+};
+#define OBJECT_CHANGES_MAX 512u
+
+struct command {
+	uint16_t kind;
+	uint64_t time_ms; /* wall clock of the proposer: for people, never for the protocol */
+	char actor[64];	  /* who asked, for the audit trail */
+	union {
+		struct { struct uuid cluster; struct map_node node; char name[NAME_MAX_LEN + 1]; } init;
+		struct { struct map_node node; char token_sha256[65]; } node_add;
+		struct { uint16_t node; uint32_t incarnation, old_incarnation; uint16_t shards; uint8_t roles;
+			 uint8_t version_major, version_minor; char address[64], admin[64]; } node_start;
+		struct { uint16_t node; uint8_t state, roles; } node_state;
+		struct { char sha256[65]; uint64_t expires_ms; } token;
+		struct { struct uuid uuid; uint16_t node; uint32_t incarnation; uint64_t raw_bytes; } group_add;
+		struct { uint16_t group; uint8_t state, free_steps; uint32_t incarnation; } group_state;
+		struct { uint16_t group, node; uint32_t old_incarnation, new_incarnation; bool keeps_pages; } regroup;
+		/* create and resize: members for the new objects, copies per object, object-major */
+		struct { struct map_volume volume; uint32_t first_object; unsigned placement_count;
+			 struct map_member *placement; } volume;
+		struct { uint32_t id; } volume_delete;
+		struct { uint32_t id; uint8_t set_mask, flags, min_in_sync; } volume_set;
+		struct { uint32_t volume; uint8_t mode; bool steal; char holder[128]; } attach;
+		struct { uint32_t attachment; } detach;
+		struct { unsigned count; struct object_change *change; } object;
+		struct { char key[64], value[256]; } setting;
+		struct { char code[32], text[256]; uint8_t severity; } event;
+	};
+};
+
+void command_encode(const struct command *c, struct writer *w);
+/* Arrays inside point into *arena (malloc'ed; caller frees). -ERR_PROTOCOL, -ERR_VERSION. */
+int command_decode(struct reader *r, struct command *out, void **arena) MUST_USE;
+const char *command_kind_name(uint16_t kind);
+
+/* Results travel back to the proposer: i32 code (0 or a negative code), u64 id (volume, node, group,
+ * attachment), u32 number (attach epoch), str text (says what to do about a refusal), then for
+ * CMD_OBJECT one i8 per change (0 done, else enum object_refusal). */
+enum object_refusal { OBJ_DONE = 0, OBJ_CONFLICT = 1, OBJ_NO_OBJECT = 2, OBJ_WOULD_EMPTY = 3, OBJ_NOT_MEMBER = 4,
+		      OBJ_INCARNATION = 5, OBJ_NOT_IN = 6, OBJ_IS_IN = 7, OBJ_EPOCH_LIMIT = 8 };
+struct command_result {
+	int code;
+	uint64_t id, index; /* index: Raft index it was applied at */
+	uint32_t number;
+	char text[256];
+	unsigned count;
+	int8_t object[OBJECT_CHANGES_MAX];
+};
+void command_result_encode(const struct command_result *r, struct writer *w);
+int command_result_decode(struct reader *r, struct command_result *out) MUST_USE;

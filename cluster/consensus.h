@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libraft's door. Raft for the cluster's one group: libraft 0.15.0 for the algorithm, our own raft_io
+ * (log, term, vote and snapshots in a small RocksDB of its own with synced writes; messages through
+ * the caller). Guards R1–R12 and X1–X10 (cluster/README.md) live here. One loop; callbacks from it. */
+#pragma once
+
+#include "cluster/command.h"
+#include "node/loop/loop.h"
+#include "node/loop/worker.h"
+
+struct consensus;
+
+struct consensus_hooks {
+	/* To the peer's OP_RAFT; false when not connected (never buffered). */
+	bool (*send)(void *ctx, uint16_t to, const void *msg, size_t len);
+	/* A committed command. Fill *out (its result goes to the proposer, if it is here). */
+	void (*apply)(void *ctx, uint64_t index, const void *cmd, size_t len, struct command_result *out);
+	void (*snapshot)(void *ctx, struct writer *w);
+	int (*restore)(void *ctx, const void *data, size_t len, uint64_t index);
+	/* Role or leader changed (compared after every tick, message and disk event). */
+	void (*changed)(void *ctx);
+};
+
+struct consensus_config {
+	uint16_t id;
+	const char *dir; /* the log's database; made if absent */
+	struct loop *loop;
+	bool bootstrap; /* first start of node 1: a configuration of one voter */
+	unsigned heartbeat_ms, election_ms; /* 0: 50, 500 */
+	const struct consensus_hooks *hooks;
+	void *ctx;
+};
+
+enum consensus_role { CONSENSUS_FOLLOWER, CONSENSUS_CANDIDATE, CONSENSUS_LEADER, CONSENSUS_STANDBY };
+struct consensus_status {
+	enum consensus_role role;
+	uint16_t leader; /* 0: none known */
+	uint64_t term, applied, committed, last;
+	unsigned voters, members;
+	uint16_t voter[16];
+	uint64_t log_entries, snapshot_index;
+	uint64_t leader_contact_us; /* mono time of the last message of the leader */
+};
+
+/* Blocking start (reads its log). -ERR_CORRUPT names the file and the remedy. */
+int consensus_start(const struct consensus_config *cfg, struct consensus **out) MUST_USE;
+void consensus_stop(struct consensus *c, void (*stopped)(void *ctx)); /* then freed */
+void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size_t len);
+void consensus_status(const struct consensus *c, struct consensus_status *out);
+bool consensus_is_leader(const struct consensus *c);
+
+/* On the leader: appends; the wait is resumed with 0 (out filled by apply), -ERR_NOT_LEADER (nothing
+ * done) or -ERR_RETRY (outcome unknown: leadership lost). A bounded window, then it queues. */
+struct proposal {
+	struct wait *wait;
+	struct list link;
+	struct command_result result;
+	void *impl;
+};
+int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len,
+		      struct wait *w) MUST_USE;
+/* Membership, one at a time, only after this term's barrier: a new node becomes standby, then voter.
+ * 0 done; PENDING; -ERR_BUSY; -ERR_NOT_LEADER. */
+int consensus_add_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
+int consensus_make_voter(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
+int consensus_make_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
+int consensus_remove(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
+/* S2: the session to `leader` was reset and the reconnect refused. The clock shown to libraft jumps so
+ * that its timer ends after rank × 30 ms, staggered by rank, at least one tick apart. */
+void consensus_leader_gone(struct consensus *c, uint16_t leader);

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster map: which nodes, disk groups, volumes and object replicas there are. What the state
+ * machine holds, what shards and clients route by. No I/O, no clock; a map belongs to one thread.
+ * This file and map.c are a target of their own, so that clients carry neither RocksDB nor libraft.
+ *
+ * Object id = volume id << 32 | index. Volume ids are never reused, so neither are object ids. */
+#pragma once
+
+#include "node/base/bytes.h"
+#include "node/base/hmap.h"
+#include "node/base/uuid.h"
+#include "store/version.h"
+
+#define NODES_MAX 64u
+#define GROUPS_PER_NODE_MAX 5u
+#define COPIES_MAX 3u
+#define MEMBERS_MAX 6u /* copies, and members on their way in or out */
+#define OBJECTS_MAX 50000u
+#define NAME_MAX_LEN 63u
+#define VOLUME_SIZE_MAX (64ull << 40)
+#define STRIPE_UNIT (1u << 20)
+
+enum node_role { ROLE_STORAGE = 1, ROLE_VOTER = 2, ROLE_GATEWAY = 4 };
+enum node_state { NODE_JOINING = 1, NODE_ACTIVE = 2, NODE_REMOVED = 3, NODE_DEAD = 4 };
+
+struct map_node {
+	struct hnode by_id;
+	uint16_t id; /* 1 …; also its Raft id */
+	struct uuid uuid;
+	char name[NAME_MAX_LEN + 1], fault_set[NAME_MAX_LEN + 1];
+	char address[64];      /* numeric host:port of the peer port */
+	char admin[64];	       /* numeric host:port of the admin TLS port, "" if none */
+	uint32_t incarnation;  /* registered at start, compare-and-swap */
+	uint16_t shards;       /* power of two */
+	uint8_t roles, state, version_major, version_minor;
+	uint64_t changed; /* state index of the last change of this record */
+};
+
+enum group_state { GROUP_PENDING = 1, GROUP_ACTIVE = 2, GROUP_FAILED = 3, GROUP_REMOVED = 4 };
+struct map_group {
+	struct hnode by_id;
+	uint16_t id, node;
+	struct uuid uuid;
+	uint32_t incarnation;
+	uint8_t state;
+	uint8_t free_steps; /* free space in 5 % steps, 0–20 */
+	uint64_t raw_bytes; /* data space */
+	uint64_t changed;
+};
+
+enum volume_flags { VOLUME_COMPRESSION = 1, VOLUME_DEDUP = 2 };
+enum volume_state { VOLUME_LIVE = 1, VOLUME_DELETED = 2 /* only in deltas */ };
+struct map_volume {
+	struct hnode by_id;
+	uint32_t id;
+	struct uuid uuid;
+	char name[NAME_MAX_LEN + 1];
+	uint64_t size, object_size; /* object_size: power of two, 64 MiB–4 GiB */
+	uint32_t stripe_count, objects;
+	uint8_t copies, min_in_sync, flags, state;
+	uint64_t changed;
+	struct map_object *object; /* array of `objects`; [index] */
+};
+
+struct map_member {
+	uint16_t group;
+	uint32_t group_incarnation;
+	uint32_t gen; /* epoch at which it was placed */
+	bool in;
+};
+
+struct map_object {
+	uint64_t id;
+	uint32_t epoch, tenure;
+	uint8_t member_count, primary; /* index into member */
+	uint32_t primary_incarnation;  /* node incarnation the tenure is bound to */
+	struct map_member member[MEMBERS_MAX];
+	uint64_t changed;
+};
+
+enum attach_mode { ATTACH_EXCLUSIVE = 1, ATTACH_SHARED = 2 };
+struct map_attachment {
+	struct hnode by_id;
+	uint32_t id; /* never reused */
+	uint32_t volume, epoch; /* attach epoch: grows per volume at every attach */
+	uint8_t mode;
+	bool revoked; /* kept until nobody needs to be told */
+	char holder[128]; /* "node:<uuid>" or "client:<name>" and the host name */
+	uint64_t changed;
+};
+
+struct map {
+	uint64_t version; /* Raft index of the last change */
+	struct uuid cluster;
+	uint32_t next_volume, next_attachment;
+	uint16_t next_node, next_group;
+	struct hmap nodes, groups, volumes, attachments;
+};
+
+void map_init(struct map *m);
+void map_fini(struct map *m);
+struct map_node *map_node(const struct map *m, uint16_t id);
+struct map_node *map_node_by_uuid(const struct map *m, const struct uuid *u);
+struct map_node *map_node_by_name(const struct map *m, const char *name); /* name or uuid text */
+struct map_group *map_group(const struct map *m, uint16_t id);
+struct map_volume *map_volume(const struct map *m, uint32_t id);
+struct map_volume *map_volume_by_name(const struct map *m, const char *name); /* name or uuid text */
+struct map_object *map_object(const struct map *m, uint64_t id);
+struct map_attachment *map_attachment(const struct map *m, uint32_t id);
+/* Node of the member's group, if the group's incarnation is still the member's. */
+struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
+struct map_node *map_primary_node(const struct map *m, const struct map_object *o);
+unsigned map_in_count(const struct map_object *o);
+
+static inline uint64_t object_id(uint32_t volume, uint32_t index)
+{
+	return (uint64_t)volume << 32 | index;
+}
+static inline uint32_t object_volume(uint64_t id) { return (uint32_t)(id >> 32); }
+static inline uint32_t object_index(uint64_t id) { return (uint32_t)id; }
+/* Objects belong to shard id mod shards; streams between two nodes: max of their shard counts, stream s
+ * joins shard s mod shards(a) with shard s mod shards(b). */
+static inline unsigned object_shard(uint64_t id, unsigned shards) { return (unsigned)(id & (shards - 1)); }
+
+/* Address formula (design: striping). Splits at stripe units: *len is cut to what lies in the unit. */
+struct volume_place {
+	uint32_t index;	 /* object */
+	uint32_t offset; /* bytes in the object */
+};
+struct volume_place volume_locate(const struct map_volume *v, uint64_t off, uint32_t *len);
+/* Geometry a new volume gets: object size, objects. -ERR_LIMIT. */
+int volume_geometry(uint64_t size, unsigned groups, uint64_t *object_size, uint32_t *stripe_count,
+		    uint32_t *objects);
+uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe_count);
+
+/* Deltas: what changed after version `from`, or everything when from is 0 or too old.
+ * Body: u64 from, u64 to, u8 full, cluster uuid, next ids, then records (u8 kind, u32 length, fields).
+ * Applying is idempotent; unknown kinds are skipped by length. map_delta_apply calls changed() for
+ * each record taken, with old state gone. */
+enum map_record { MAP_REC_NODE = 1, MAP_REC_GROUP = 2, MAP_REC_VOLUME = 3, MAP_REC_OBJECT = 4,
+		  MAP_REC_ATTACHMENT = 5, MAP_REC_VOLUME_GONE = 6, MAP_REC_ATTACHMENT_GONE = 7 };
+void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone_volumes,
+		      unsigned gone_count, struct writer *w);
+int map_delta_apply(struct map *m, struct reader *r,
+		    void (*changed)(void *arg, enum map_record kind, uint64_t id), void *arg) MUST_USE;

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replication of the objects of one shard: primary-backup, leases, takeover, return (cluster/README.md
+ * states the rules, N1–N6 C1–C2 W1–W5 Q1–Q3 S1 T1–T5 Y1–Y6 A1–A3).
+ *
+ * A replicator is single-threaded: everything about an object — its store object, its streams, its
+ * range queue, the leases it needs — lives on its shard's loop. A *session* is a pair of node
+ * incarnations on one stream: beacons, grants and fences travel on the stream they speak for, so no
+ * lease is shared between threads. It never talks to Raft: it proposes and acts on applied state. */
+#pragma once
+
+#include "cluster/command.h"
+#include "net/conn.h"
+#include "net/io_msg.h"
+#include "store/store.h"
+
+struct replicator;
+
+struct replicator_hooks {
+	/* To the leader, batched by the callee; no answer: applied state is the answer. */
+	void (*propose)(void *ctx, const struct object_change *changes, unsigned count);
+	/* A group of this node failed with code (device, log, map): it must be regrouped or reported. */
+	void (*group_failed)(void *ctx, uint16_t group, int code);
+	/* A peer's incarnation higher than the map's, or higher than ours for our own node: exit. */
+	void (*superseded)(void *ctx);
+	void (*event)(void *ctx, uint8_t severity, const char *code, const char *text);
+};
+
+/* Times of replication.md; the simulator and tests shrink nothing: these are the product's. */
+struct replicator_times {
+	uint32_t beacon_ms, beacon_idle_ms, lease_ms, grace_ms, commit_ms, session_gone_ms, ack_ms,
+		silence_ms, slow_log_ms, shard_stall_ms;
+};
+extern const struct replicator_times replicator_default_times; /* 150 1000 450 600 50 300 1000 2000 1000 200 */
+
+struct replicator_config {
+	struct loop *loop;
+	struct buf_pool *pool;
+	const struct map *map; /* the shard's copy; replicator_map_changed tells about each change */
+	unsigned shard, shards;
+	uint16_t node;
+	uint32_t incarnation;
+	size_t ops; /* client operations in flight at most; beyond it they queue */
+	const struct replicator_times *times;
+	const struct replicator_hooks *hooks;
+	void *ctx;
+};
+
+struct replicator *replicator_create(const struct replicator_config *cfg);
+void replicator_destroy(struct replicator *r); /* after all stores were stopped and streams are down */
+/* A disk group of this node was opened and started; its objects are picked up by the map. */
+void replicator_store_add(struct replicator *r, uint16_t group, struct store *s);
+void replicator_store_remove(struct replicator *r, uint16_t group);
+
+/* After the shard's map took a delta: once per record, then one replicator_map_done. */
+void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t id);
+void replicator_map_done(struct replicator *r);
+
+/* Streams: up when HELLO/WELCOME are through (the conn's callbacks belong to the caller, who passes
+ * frames on); down with why: -ECONNREFUSED when a reconnect was refused, else the loss's reason. */
+void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnation, uint16_t stream,
+			  struct conn *c);
+void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream, int reason);
+/* The reconnect was refused: nobody listens at the node's address. */
+void replicator_peer_refused(struct replicator *r, uint16_t node);
+void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, const struct frame *f);
+
+/* A client request for an object of this shard; always PENDING or 0. */
+int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w) MUST_USE;
+
+/* For people: state of one object here, and operations in flight. */
+enum replica_role { REPLICA_NONE, REPLICA_PRIMARY, REPLICA_SECONDARY, REPLICA_SYNCING, REPLICA_OUT };
+struct replica_info {
+	uint64_t object;
+	uint32_t epoch, seen;
+	enum replica_role role;
+	const char *state;   /* "serving", "taking over: waits for node 2 to join", … */
+	struct version last, commit;
+	unsigned members_joined, want, pages_to_copy;
+};
+bool replicator_info(struct replicator *r, uint64_t object, struct replica_info *out);
+void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i), void *arg);
+struct replica_op_info {
+	uint64_t object, age_us;
+	const char *kind, *stage, *waits_for;
+	uint32_t offset, length;
+};
+void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct replica_op_info *i), void *arg);
+
+struct replicator_stats {
+	uint64_t reads, writes, trims, read_bytes, write_bytes, retries, repairs, corrupt;
+	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
+	uint64_t objects, primaries, serving, syncing;
+};
+void replicator_stats(struct replicator *r, struct replicator_stats *out);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The capacity tier of a group: segments on the capacity devices and the map in RocksDB. Internal to
+ * store/: the log side (store.c, lane.c, log_index.c) stands on it.
+ *
+ * Threads: tier_open/tier_close set-up; tier_page_get, tier_read, tier_object_* on a shard's loop
+ * thread; tier_destage from a shard's loop, done by the group's destager thread, which is also the
+ * only committer and runs GC. Only RocksDB callers are that thread and the blocking pool. */
+#pragma once
+
+#include "store/device.h"
+#include "store/store.h"
+
+struct tier;
+
+struct tier_config {
+	struct device *capacity; /* array, opened, in index order */
+	unsigned capacity_count;
+	const char *metadata_dir;
+	struct uuid group;
+	uint32_t group_incarnation;
+	unsigned shards;
+	uint64_t page_cache_bytes, block_cache_bytes;
+	/* Highest map commit number that any log batch or header names: a database below it has lost
+	 * synced commits (store.md §9): -ERR_MAP_LOST. */
+	uint64_t log_kv_commit;
+};
+int tier_open(const struct tier_config *cfg, struct tier **out) MUST_USE;
+int tier_start(struct tier *t, struct loop *const *loops, unsigned shards) MUST_USE;
+void tier_stop(struct tier *t);
+void tier_close(struct tier *t);
+/* Empties database and segments; used by store_reset and store_format. */
+int tier_format(const struct tier_config *cfg) MUST_USE;
+uint64_t tier_kv_commit(const struct tier *t); /* newest durable commit number; any thread */
+
+/* Objects known to the database at open; before tier_start. */
+struct tier_object {
+	uint64_t id;
+	uint32_t gen, volume;
+	bool deleting;
+	const uint8_t *header; /* the encoded object header and retry table as last committed */
+	size_t header_len;
+};
+void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg);
+
+/* A decoded map page. Blocks in no mask are holes. */
+enum map_kind { MAP_HOLE = 0, MAP_ZERO = 1, MAP_RAW = 2, MAP_LZ4 = 3, MAP_SHARED = 4, MAP_DAMAGED = 5 };
+struct map_entry {
+	uint64_t word; /* kind 3 bits · units−1 6 · location 43 · spare 12, as stored */
+	uint64_t fp64;
+};
+struct map_page {
+	struct version version; /* {0,0}: no such page */
+	uint64_t mask;		/* blocks that have an entry */
+	uint8_t flags;
+	struct map_entry entry[PAGE_BLOCKS]; /* by block index, not packed */
+};
+
+/* One page by key, from the cache or the database. The result is copied out: no pinning. */
+struct tier_page {
+	struct wait *wait;
+	uint64_t object;
+	uint32_t page;
+	struct map_page out;
+	void *impl;
+};
+int tier_page_get(struct tier *t, unsigned shard, struct tier_page *op, struct wait *w) MUST_USE;
+/* Which pages of a region exist (RAM). A page in the mask that is not found is corruption (I11). */
+uint64_t tier_region_mask(struct tier *t, unsigned shard, uint64_t object, uint32_t region);
+uint64_t tier_region_fold(struct tier *t, unsigned shard, uint64_t object, uint32_t region);
+
+/* Reads and verifies blocks first … first+count−1 (indices in the page) that are RAW/LZ4/SHARED/ZERO/
+ * hole into dest; holes and zeros are filled with zeros. bad: bit per block index. fps: one per block.
+ * If a location moved meanwhile (GC), it looks the page up again (I1). */
+struct tier_read {
+	struct wait *wait;
+	uint64_t object;
+	uint32_t page;
+	unsigned first, count;
+	const struct map_page *map; /* what tier_page_get gave; stays valid until the resume */
+	uint8_t *dest;
+	struct fp128 *fps; /* array of count */
+	uint64_t bad;	   /* out */
+	void *impl;
+};
+int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait *w) MUST_USE;
+
+/* Destage: for each page all its committed blocks up to its new version (L1, I2), merged by the log
+ * index already, newest per block. The log side owns the batch until `done`. */
+struct destage_block {
+	uint8_t index; /* in page */
+	uint8_t kind;  /* MAP_RAW: payload in the log; MAP_ZERO; MAP_HOLE; MAP_DAMAGED */
+	uint64_t fp64;
+	uint64_t log_off;	     /* byte offset of the payload on log_device */
+	struct device *log_device;
+};
+struct destage_page {
+	uint64_t object;
+	uint32_t gen, page;
+	struct version version; /* the page version after this commit */
+	bool whole;  /* a copy of the whole page state: entries not named keep their value all the same */
+	bool compression, dedup;
+	unsigned count, first; /* range in destage_batch.blocks */
+	struct map_page result; /* out: the page as committed */
+};
+struct destage_header {
+	uint64_t object;
+	uint32_t gen, volume;
+	const uint8_t *header; /* encoded, to be stored in the same commit (L2) */
+	size_t len;
+};
+struct destage_batch {
+	struct destage_page *pages;
+	unsigned page_count;
+	struct destage_block *blocks;
+	unsigned block_count;
+	struct destage_header *headers;
+	unsigned header_count;
+	unsigned shard;
+	struct loop *loop;
+	int rc;		      /* out: 0 durable; -ERR_FULL; -ERR_DEVICE … */
+	uint64_t kv_commit;   /* out */
+	uint64_t damaged;     /* out: payload blocks that failed verification and became MAP_DAMAGED */
+	struct post done;     /* set done.fn; posted to loop when durable (or failed) */
+	struct destage_batch *next; /* private */
+};
+void tier_destage(struct tier *t, struct destage_batch *b);
+/* On the shard, after `done`: puts results into the page cache and the region table. Before it the
+ * log index still answers for these pages. */
+void tier_destaged(struct tier *t, struct destage_batch *b);
+
+/* Object records, durable before the resume. delete marks it deleting and frees pages in steps. */
+int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,
+		    const void *header, size_t len, struct work *scratch, struct wait *w) MUST_USE;
+int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
+		       struct work *scratch, struct wait *w) MUST_USE;
+
+/* Bytes a destage of raw blocks may still use, reserve and fill limit off. Any thread. */
+uint64_t tier_free_bytes(const struct tier *t);
+void tier_stats(const struct tier *t, struct store_stats *out); /* fills the tier's fields */
+int tier_inspect_metadata(const char *dir, bool verbose);
+int tier_inspect_segments(struct device *d, bool verbose);
