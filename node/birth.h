@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a node gets its identity, and the files that hold it, all in state_dir, all written to a
+ * temporary name, fsynced and renamed:
+ *
+ *   identity.json  cluster, uuid, number, name and incarnation of this node
+ *   peers.json     addresses to dial before the map is known (a hint: the map is the truth)
+ *   ca.pem         the cluster's certificate authority       node.pem, node.key  this node's certificate
+ *   ca.key         0600, on voters only
+ *   join.json      the uuid and name a join began with; gone once the node is claimed
+ *
+ * A daemon without identity.json is unclaimed. identity.json is written last: whatever stops a birth
+ * half-way, it can be run again. Blocking; set-up or worker threads. */
+#pragma once
+
+#include "cluster/map.h"
+#include "node/config.h"
+
+struct identity {
+	struct uuid cluster, node;
+	uint16_t number;
+	uint32_t incarnation; /* raised durably at each start, before anything is sent or written */
+	bool bootstrap;	      /* node 1: began as a Raft of one; it proposes CMD_CLUSTER_INIT if the state is empty */
+	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
+};
+
+/* 0; -ERR_UNCLAIMED: no identity yet; -ERR_CORRUPT / -ERR_VERSION with a log line naming the file. */
+int identity_load(const char *state_dir, struct identity *out) MUST_USE;
+int identity_save(const char *state_dir, const struct identity *id) MUST_USE;
+/* incarnation = max(incarnation + 1, at_least), durable before it returns. */
+int identity_raise(const char *state_dir, struct identity *id, uint32_t at_least) MUST_USE;
+
+struct birth_paths {
+	char ca[256], ca_key[256], cert[256], key[256], raft[256], devices[256];
+};
+void birth_paths(const char *state_dir, struct birth_paths *out);
+bool birth_has_ca_key(const char *state_dir);
+#define BIRTH_NODE_DNS "node.ashlar" /* a SAN of node certificates only: what TLS clients verify */
+
+/* `cluster init`: CA, this node's key and certificate, identity number 1. -ERR_CLAIMED. */
+int birth_init(const struct config *c, const char *cluster_name, struct identity *out) MUST_USE;
+
+/* The node's record for CMD_CLUSTER_INIT and CMD_NODE_ADD (id and incarnation from the identity). */
+void birth_node_record(const struct config *c, const struct identity *id, struct map_node *out);
+
+/* Invitations: base64url of JSON. The secret travels only in the token; the cluster keeps its hash. */
+struct birth_token {
+	struct uuid cluster;
+	char admin[64];		/* "host:port" of the inviting node's admin TLS port */
+	char ca_sha256[65];	/* of the CA certificate */
+	char secret[65];	/* 32 random bytes, hex */
+	uint64_t expires_ms;	/* wall clock */
+};
+char *birth_token_encode(const struct birth_token *t); /* malloc'ed */
+/* -EINVAL: not a token; -ETIMEDOUT: expired at now_ms (0: not checked). */
+int birth_token_decode(const char *text, uint64_t now_ms, struct birth_token *out) MUST_USE;
+void birth_secret_make(char out[65]);
+bool birth_secret_valid(const char *secret); /* 64 lower-case hex digits */
+
+/* `node join`, first half, on the new node: key and signing request. A re-run uses the same uuid and
+ * key. csr is malloc'ed. -ERR_CLAIMED. */
+int birth_join_prepare(const struct config *c, struct uuid *node, char **csr) MUST_USE;
+/* Signing, on a node that has the CA key. cert is malloc'ed PEM. */
+int birth_sign_node(const char *state_dir, const char *csr, const struct uuid *node,
+		    const char *address, char **cert) MUST_USE;
+
+struct birth_peer {
+	uint16_t number;
+	struct uuid uuid;
+	char address[64], admin[64];
+};
+struct birth_join {
+	struct uuid cluster;
+	uint16_t number;
+	const char *cluster_name, *certificate, *ca, *ca_key; /* PEM; ca_key NULL: not a CA holder */
+	const struct birth_peer *peers;
+	unsigned peer_count;
+};
+/* Second half: files, then identity.json. */
+int birth_join_finish(const struct config *c, const struct birth_join *j, struct identity *out) MUST_USE;
+
+/* peers.json. load: number of peers (0 when there is no file), at most max. */
+int birth_peers_save(const char *state_dir, const struct birth_peer *peers, unsigned count) MUST_USE;
+int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max);
+
+/* Small durable files: written to path.tmp, fsynced, renamed, directory fsynced. */
+int birth_file_write(const char *path, const void *data, size_t len, unsigned mode) MUST_USE;
+/* malloc'ed with a NUL; -ENOENT, -EFBIG beyond 1 MiB. */
+int birth_file_read(const char *path, char **data, size_t *len) MUST_USE;

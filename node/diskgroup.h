@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Disk groups of this node, at the edge: which devices belong together, and the birth of a group
+ * (pending superblocks → Raft number → final superblocks; a re-run finishes a half one). Identity is
+ * the superblock; state_dir/devices.json only says where to look. Blocking; worker threads. */
+#pragma once
+
+#include "node/birth.h"
+#include "store/store.h"
+
+struct diskgroup_set {
+	struct uuid uuid; /* nil until probed or chosen */
+	char *devices[GROUP_DEVICES_MAX];
+	enum device_role role[GROUP_DEVICES_MAX];
+	unsigned device_count;
+	char *metadata_dir;
+	/* From the superblocks (diskgroup_probe): */
+	bool pending, probed;
+	uint16_t number;
+	uint32_t incarnation;
+};
+
+void diskgroup_set_free(struct diskgroup_set *s);
+
+/* What a person asked for: {"cache": PATH|null, "capacity": [PATH…], "metadata_dir": DIR|null,
+ * "wipe": bool}. Paths must be absolute; refused with a sentence naming the device and the remedy. */
+struct diskgroup_spec {
+	char *cache, *capacity[7], *metadata_dir;
+	unsigned capacity_count;
+	bool wipe;
+};
+struct json;
+int diskgroup_spec_parse(const struct json *j, struct diskgroup_spec *out, char why[256]) MUST_USE;
+void diskgroup_spec_free(struct diskgroup_spec *s);
+
+/* Step 1: pending superblocks. *uuid is new, or that of the half-made group found on these devices
+ * (then *number says whether it is already final: the group exists, nothing to do but open it).
+ * Refuses devices in use, mounted, foreign, or carrying signatures without wipe. */
+int diskgroup_format(const struct config *c, const struct identity *id, const struct diskgroup_spec *s,
+		     struct diskgroup_set *out, char why[256]) MUST_USE;
+/* Step 3, after Raft gave the number. */
+int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_t number,
+		       char why[256]) MUST_USE;
+
+/* All groups whose superblocks name this cluster and node, from the hints in devices.json. Missing
+ * devices are reported in `missing` (paths, malloc'ed array of malloc'ed strings). */
+struct diskgroup_found {
+	struct diskgroup_set set[GROUPS_PER_NODE_MAX];
+	unsigned count;
+	char *missing[GROUPS_PER_NODE_MAX * GROUP_DEVICES_MAX];
+	unsigned missing_count;
+};
+int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out) MUST_USE;
+void diskgroup_found_free(struct diskgroup_found *f);
