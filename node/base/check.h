@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-[[noreturn]] void check_failed(const char *expr, const char *file, int line, const char *func);
+_Noreturn void check_failed(const char *expr, const char *file, int line, const char *func);
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

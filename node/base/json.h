@@ -26,7 +26,7 @@ void json_add_u64(struct json *arr, uint64_t value);
 const struct json *json_get(const struct json *obj, const char *key); /* NULL if absent */
 const char *json_str(const struct json *obj, const char *key);	      /* NULL if absent */
 uint64_t json_u64(const struct json *obj, const char *key, uint64_t dflt);
-double json_real(const struct json *obj, const char *key, double dflt);
+double json_get_real(const struct json *obj, const char *key, double dflt);
 bool json_bool(const struct json *obj, const char *key, bool dflt);
 bool json_has(const struct json *obj, const char *key);
 size_t json_len(const struct json *arr); /* 0 when not an array */
@@ -43,4 +43,4 @@ const struct json *json_member_value(void *it);
 /* NULL on malformed text, with a sentence (line, what) in err[err_cap]. */
 struct json *json_parse(const char *text, size_t len, char *err, size_t err_cap);
 char *json_print(const struct json *j, bool pretty); /* malloc'ed; caller frees */
-struct json *json_copy(const struct json *j);	     /* deep */
+struct json *json_dup(const struct json *j);	     /* deep */

@@ -9,6 +9,7 @@
 struct pool {
 	const char *name;
 	size_t item_size, capacity, used;
+	size_t fresh; /* items below it were handed out once; the rest is untouched memory */
 	void *memory;
 	struct list free;
 	struct list waiters; /* struct pool_waiter, first come first served */

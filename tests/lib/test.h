@@ -12,7 +12,7 @@
 #include "node/base/err.h"
 
 void test_register(const char *name, void (*fn)(void));
-[[noreturn]] void test_failed(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
+_Noreturn void test_failed(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 #define TEST(suite, fact)                                                                          \
 	static void test_##suite##_##fact(void);                                                   \
