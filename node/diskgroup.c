@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which devices make a disk group, and its birth on this node. devices.json remembers paths as a hint;
+ * a device that has moved is found again by scanning the host's block devices for our superblocks.
+ * Must never format a device that carries anything unless the person said wipe, and never one that
+ * somebody holds open. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "node/base/err.h"
+#include "node/base/json.h"
+#include "node/base/log.h"
+#include "node/diskgroup.h"
+
+void diskgroup_set_free(struct diskgroup_set *s)
+{
+	for (unsigned i = 0; i < s->device_count; i++)
+		free(s->devices[i]);
+	free(s->metadata_dir);
+	memset(s, 0, sizeof(*s));
+}
+
+void diskgroup_found_free(struct diskgroup_found *f)
+{
+	for (unsigned i = 0; i < f->count; i++)
+		diskgroup_set_free(&f->set[i]);
+	for (unsigned i = 0; i < f->missing_count; i++)
+		free(f->missing[i]);
+	memset(f, 0, sizeof(*f));
+}
+
+/* ---- What the person asked for ----------------------------------------------------------------- */
+
+void diskgroup_spec_free(struct diskgroup_spec *s)
+{
+	free(s->cache);
+	free(s->metadata_dir);
+	for (unsigned i = 0; i < s->capacity_count; i++)
+		free(s->capacity[i]);
+	memset(s, 0, sizeof(*s));
+}
+
+static int take_path(const char *key, const char *path, char **out, char why[256])
+{
+	if (path[0] != '/' || strlen(path) > 200) {
+		snprintf(why, 256, "%s: \"%.120s\" is not an absolute path; use e.g. /dev/disk/by-id/…", key, path);
+		return -ERR_INVALID;
+	}
+	*out = xstrdup(path);
+	return 0;
+}
+
+static int refuse_twice(const struct diskgroup_spec *s, char why[256])
+{
+	for (unsigned i = 0; i < s->capacity_count; i++) {
+		bool twice = s->cache && !strcmp(s->cache, s->capacity[i]);
+
+		for (unsigned k = 0; k < i; k++)
+			twice |= !strcmp(s->capacity[k], s->capacity[i]);
+		if (twice) {
+			snprintf(why, 256, "%.160s is named twice", s->capacity[i]);
+			return -ERR_INVALID;
+		}
+	}
+	return 0;
+}
+
+int diskgroup_spec_parse(const struct json *j, struct diskgroup_spec *out, char why[256])
+{
+	const struct json *list = json_get(j, "capacity");
+	const char *cache = json_str(j, "cache"), *dir = json_str(j, "metadata_dir");
+	size_t n = json_len(list);
+	int rc = 0;
+
+	memset(out, 0, sizeof(*out));
+	out->wipe = json_bool(j, "wipe", false);
+	if (n < 1 || n > ARRAY_LEN(out->capacity)) {
+		snprintf(why, 256, "a disk group has 1 to 7 capacity devices, not %zu", n);
+		return -ERR_INVALID;
+	}
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		const char *path = json_as_str(json_at(list, i));
+
+		rc = take_path("capacity", path ? path : "", &out->capacity[i], why);
+		if (rc == 0)
+			out->capacity_count++;
+	}
+	if (rc == 0 && cache)
+		rc = take_path("cache", cache, &out->cache, why);
+	if (rc == 0 && dir)
+		rc = take_path("metadata_dir", dir, &out->metadata_dir, why);
+	if (rc == 0)
+		rc = refuse_twice(out, why);
+	if (rc < 0)
+		diskgroup_spec_free(out);
+	return rc;
+}
+
+/* ---- devices.json ------------------------------------------------------------------------------ */
+
+static struct json *hints_read(const char *state_dir)
+{
+	struct birth_paths p;
+	struct json *j = NULL;
+	char *text, err[128];
+	size_t len;
+
+	birth_paths(state_dir, &p);
+	if (birth_file_read(p.devices, &text, &len) == 0) {
+		j = json_parse(text, len, err, sizeof(err));
+		if (!j)
+			log_warn("diskgroup", "device hints are damaged; scanning instead", "path=\"%s\"", p.devices);
+		free(text);
+	}
+	return j;
+}
+
+static struct json *set_to_json(const struct diskgroup_set *s)
+{
+	struct json *j = json_object_new(), *list = json_array_new();
+	char uuid[UUID_TEXT];
+
+	uuid_format(&s->uuid, uuid);
+	json_put_str(j, "uuid", uuid);
+	json_put_str(j, "metadata_dir", s->metadata_dir);
+	for (unsigned i = 0; i < s->device_count; i++)
+		json_add_str(list, s->devices[i]);
+	json_put(j, "devices", list);
+	return j;
+}
+
+/* Adds or replaces the entry of one group. */
+static int hints_save(const char *state_dir, const struct diskgroup_set *s)
+{
+	struct json *old = hints_read(state_dir), *j = json_object_new(), *list = json_array_new();
+	const struct json *groups = old ? json_get(old, "groups") : NULL;
+	struct birth_paths p;
+	char uuid[UUID_TEXT], *text;
+	int rc;
+
+	birth_paths(state_dir, &p);
+	uuid_format(&s->uuid, uuid);
+	for (size_t i = 0; i < json_len(groups); i++) {
+		const char *have = json_str(json_at(groups, i), "uuid");
+
+		if (have && strcmp(have, uuid))
+			json_add(list, json_copy(json_at(groups, i)));
+	}
+	json_add(list, set_to_json(s));
+	json_put(j, "groups", list);
+	text = json_print(j, true);
+	rc = birth_file_write(p.devices, text, strlen(text), 0600);
+	free(text);
+	json_free(j);
+	json_free(old);
+	return rc;
+}
+
+/* ---- Format ------------------------------------------------------------------------------------ */
+
+static int make_dirs(const char *path)
+{
+	CLEANUP(free_ptr) char *copy = xstrdup(path);
+
+	for (char *p = copy + 1; *p; p++) {
+		if (*p != '/')
+			continue;
+		*p = '\0';
+		if (mkdir(copy, 0700) < 0 && errno != EEXIST)
+			return -errno;
+		*p = '/';
+	}
+	return mkdir(copy, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* Nobody may hold it: mounted, LVM, md, swap or another process with O_EXCL all answer EBUSY. */
+static int check_device(const char *path, char why[256])
+{
+	struct stat st;
+	int fd;
+
+	if (stat(path, &st) < 0) {
+		int rc = -errno;
+
+		snprintf(why, 256, "%.160s: %s", path, strerror(-rc));
+		return rc;
+	}
+	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode)) {
+		snprintf(why, 256, "%.160s is neither a block device nor a file", path);
+		return -ERR_INVALID;
+	}
+	fd = open(path, O_RDWR | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
+	if (fd < 0) {
+		int rc = errno == EBUSY ? -ERR_BUSY : -errno;
+
+		if (rc == -ERR_BUSY)
+			snprintf(why, 256, "%.130s is in use (mounted, swap, LVM, md or another process): "
+				 "`lsblk %.60s` shows by what; release it first", path, path);
+		else
+			snprintf(why, 256, "%.160s cannot be opened: %s", path, strerror(-rc));
+		return rc;
+	}
+	close(fd);
+	return 0;
+}
+
+static int refuse_foreign(const char *path, char why[256])
+{
+	snprintf(why, 256, "%.140s belongs to another cluster, node or disk group; if its data is not needed, "
+		 "repeat with --wipe", path);
+	return -ERR_FOREIGN;
+}
+
+/* Looks at the superblocks that are there already: *out learns the uuid of a group that was begun. */
+static int probe_existing(const struct identity *id, const struct diskgroup_spec *s,
+			  struct diskgroup_set *out, unsigned *finals, char why[256])
+{
+	*finals = 0;
+	for (unsigned i = 0; i < out->device_count; i++) {
+		struct store_probe p;
+		int rc = store_probe(out->devices[i], &p);
+		bool ours = rc == 0 && uuid_equal(&p.cluster, &id->cluster) && uuid_equal(&p.node, &id->node);
+
+		if (rc == -ENODATA || (rc < 0 && s->wipe))
+			continue;
+		if (rc < 0) {
+			snprintf(why, 256, "%.120s carries a superblock that cannot be read (%s); if its data is not "
+				 "needed, repeat with --wipe", out->devices[i], err_name(rc));
+			return rc;
+		}
+		if (!ours || (!uuid_is_nil(&out->uuid) && !uuid_equal(&out->uuid, &p.group))) {
+			if (s->wipe)
+				continue;
+			return refuse_foreign(out->devices[i], why);
+		}
+		out->uuid = p.group;
+		out->incarnation = p.group_incarnation;
+		if (!p.pending) {
+			out->number = p.group_number;
+			(*finals)++;
+		}
+	}
+	return 0;
+}
+
+static void set_from_spec(const struct diskgroup_spec *s, struct diskgroup_set *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (s->cache) {
+		out->role[0] = DEVICE_CACHE;
+		out->devices[out->device_count++] = xstrdup(s->cache);
+	}
+	for (unsigned i = 0; i < s->capacity_count; i++) {
+		out->role[out->device_count] = DEVICE_CAPACITY;
+		out->devices[out->device_count++] = xstrdup(s->capacity[i]);
+	}
+}
+
+static int format_pending(const struct config *c, const struct identity *id,
+			  const struct diskgroup_spec *s, struct diskgroup_set *set, char why[256])
+{
+	struct store_format f = { .cluster = id->cluster,
+				  .node = id->node,
+				  .group = set->uuid,
+				  .group_incarnation = 1,
+				  .cache = s->cache,
+				  .capacity = (const char *const *)s->capacity,
+				  .capacity_count = s->capacity_count,
+				  .metadata_dir = set->metadata_dir,
+				  .wipe = s->wipe };
+	int rc;
+
+	rc = make_dirs(set->metadata_dir);
+	if (rc < 0) {
+		snprintf(why, 256, "%.160s cannot be made: %s", set->metadata_dir, strerror(-rc));
+		return rc;
+	}
+	rc = store_format(&f);
+	if (rc == -ERR_EXISTS)
+		snprintf(why, 256, "a device carries a file system, partition table or superblock already (the "
+			 "log of ashlard names it); if its data is not needed, repeat with --wipe");
+	else if (rc < 0)
+		snprintf(why, 256, "formatting failed: %s (the log of ashlard names the device)", err_text(rc));
+	set->pending = true;
+	set->incarnation = 1;
+	return rc;
+}
+
+int diskgroup_format(const struct config *c, const struct identity *id, const struct diskgroup_spec *s,
+		     struct diskgroup_set *out, char why[256])
+{
+	unsigned finals = 0;
+	char uuid[UUID_TEXT];
+	int rc = 0;
+
+	set_from_spec(s, out);
+	for (unsigned i = 0; rc == 0 && i < out->device_count; i++)
+		rc = check_device(out->devices[i], why);
+	if (rc == 0)
+		rc = probe_existing(id, s, out, &finals, why);
+	if (rc < 0) {
+		diskgroup_set_free(out);
+		return rc;
+	}
+	if (uuid_is_nil(&out->uuid))
+		uuid_make(&out->uuid);
+	uuid_format(&out->uuid, uuid);
+	out->metadata_dir = s->metadata_dir ? xstrdup(s->metadata_dir)
+					    : xasprintf("%s/groups/%s", c->state_dir, uuid);
+	out->probed = true;
+	/* A final superblock has the number: Raft knows the group, only the other superblocks may be behind. */
+	if (finals == 0)
+		rc = format_pending(c, id, s, out, why);
+	out->pending = finals < out->device_count;
+	if (rc == 0)
+		rc = hints_save(c->state_dir, out);
+	if (rc < 0)
+		diskgroup_set_free(out);
+	return rc;
+}
+
+int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_t number, char why[256])
+{
+	int rc = store_finalize((const char *const *)set->devices, set->device_count, &set->uuid, number);
+
+	if (rc < 0) {
+		snprintf(why, 256, "superblocks could not be made final: %s; repeat the command", err_text(rc));
+		return rc;
+	}
+	set->number = number;
+	set->pending = false;
+	return hints_save(state_dir, set);
+}
+
+/* ---- Find -------------------------------------------------------------------------------------- */
+
+/* A block device of this host whose superblock belongs to `group` and is not in the set yet. */
+static void scan_for(struct diskgroup_set *set, const struct identity *id)
+{
+	DIR *d = opendir("/sys/class/block");
+	struct dirent *e;
+
+	while (d && (e = readdir(d)) && set->device_count < GROUP_DEVICES_MAX) {
+		struct store_probe p;
+		char path[300];
+		bool have = false;
+
+		if (e->d_name[0] == '.' || !strncmp(e->d_name, "loop", 4) || !strncmp(e->d_name, "ram", 3))
+			continue;
+		snprintf(path, sizeof(path), "/dev/%s", e->d_name);
+		if (store_probe(path, &p) < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
+		    !uuid_equal(&p.node, &id->node) || !uuid_equal(&p.group, &set->uuid))
+			continue;
+		for (unsigned i = 0; i < set->device_count; i++) {
+			struct store_probe q;
+
+			have |= store_probe(set->devices[i], &q) == 0 && uuid_equal(&q.device, &p.device);
+		}
+		if (have)
+			continue;
+		log_info("diskgroup", "device found under another name", "group=%u path=\"%s\"", p.group_number,
+			 path);
+		set->role[set->device_count] = p.role;
+		set->devices[set->device_count++] = xstrdup(path);
+	}
+	if (d)
+		closedir(d);
+}
+
+static void add_missing(struct diskgroup_found *f, const char *path)
+{
+	if (f->missing_count < ARRAY_LEN(f->missing))
+		f->missing[f->missing_count++] = xstrdup(path);
+}
+
+/* Takes the devices whose superblocks agree with the hint. */
+static void probe_hint(const struct json *hint, const struct identity *id, struct diskgroup_set *set,
+		       struct diskgroup_found *f)
+{
+	const struct json *list = json_get(hint, "devices");
+	unsigned expected = (unsigned)json_len(list);
+
+	for (size_t i = 0; i < json_len(list); i++) {
+		const char *path = json_as_str(json_at(list, i));
+		struct store_probe p;
+
+		if (!path || set->device_count >= GROUP_DEVICES_MAX)
+			continue;
+		if (store_probe(path, &p) < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
+		    !uuid_equal(&p.node, &id->node) || !uuid_equal(&p.group, &set->uuid)) {
+			add_missing(f, path);
+			continue;
+		}
+		set->probed = true;
+		set->pending |= p.pending;
+		set->number = p.group_number ? p.group_number : set->number;
+		set->incarnation = MAX(set->incarnation, p.group_incarnation);
+		set->role[set->device_count] = p.role;
+		set->devices[set->device_count++] = xstrdup(path);
+	}
+	if (set->device_count < expected)
+		scan_for(set, id);
+}
+
+int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out)
+{
+	struct json *j = hints_read(state_dir);
+	const struct json *groups = j ? json_get(j, "groups") : NULL;
+
+	memset(out, 0, sizeof(*out));
+	for (size_t i = 0; i < json_len(groups) && out->count < GROUPS_PER_NODE_MAX; i++) {
+		const struct json *hint = json_at(groups, i);
+		const char *uuid = json_str(hint, "uuid"), *dir = json_str(hint, "metadata_dir");
+		struct diskgroup_set *set = &out->set[out->count];
+
+		if (!uuid || uuid_parse(uuid, &set->uuid) < 0 || !dir)
+			continue;
+		set->metadata_dir = xstrdup(dir);
+		probe_hint(hint, id, set, out);
+		out->count++;
+	}
+	json_free(j);
+	for (unsigned i = 0; i < out->missing_count; i++)
+		log_error("diskgroup", "device is missing or no longer ours", "path=\"%s\"", out->missing[i]);
+	return 0;
+}
