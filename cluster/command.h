@@ -26,7 +26,7 @@ enum command_kind {
 	CMD_OBJECT = 16,       /* many struct object_change; one result each */
 	CMD_SETTING = 17,
 	CMD_EVENT = 18,
-	CMD_JOB = 19,
+	CMD_JOB = 19, /* reserved: refused as unknown */
 };
 
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
@@ -41,6 +41,8 @@ struct object_change {
 	uint16_t proposer;
 };
 #define OBJECT_CHANGES_MAX 512u
+
+enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
 
 struct command {
 	uint16_t kind;
@@ -75,10 +77,13 @@ int command_decode(struct reader *r, struct command *out, void **arena) MUST_USE
 const char *command_kind_name(uint16_t kind);
 
 /* Results travel back to the proposer: i32 code (0 or a negative code), u64 id (volume, node, group,
- * attachment), u32 number (attach epoch), str text (says what to do about a refusal), then for
- * CMD_OBJECT one i8 per change (0 done, else enum object_refusal). */
+ * attachment), u64 index, u32 number (attach epoch; the incarnation known, of a refused node start or
+ * regroup), str text (says what to do about a refusal), u16 count, then for CMD_OBJECT one i8 per change
+ * (0 done, else enum object_refusal). */
 enum object_refusal { OBJ_DONE = 0, OBJ_CONFLICT = 1, OBJ_NO_OBJECT = 2, OBJ_WOULD_EMPTY = 3, OBJ_NOT_MEMBER = 4,
-		      OBJ_INCARNATION = 5, OBJ_NOT_IN = 6, OBJ_IS_IN = 7, OBJ_EPOCH_LIMIT = 8 };
+		      OBJ_INCARNATION = 5, OBJ_NOT_IN = 6, OBJ_IS_IN = 7, OBJ_EPOCH_LIMIT = 8,
+		      OBJ_NEEDED = 9,	/* remove: may hold data that the policy still wants; or the primary's */
+		      OBJ_FULL = 10 };	/* place: the object has MEMBERS_MAX members */
 struct command_result {
 	int code;
 	uint64_t id, index; /* index: Raft index it was applied at */

@@ -16,6 +16,13 @@
 #define COPIES_MAX 3u
 #define MEMBERS_MAX 6u /* copies, and members on their way in or out */
 #define OBJECTS_MAX 50000u
+#define MEMBERS_TOTAL_MAX 200000u /* with the limits below: a whole map fits one frame (net/wire.h) */
+#define VOLUMES_MAX 2048u
+#define ATTACHMENTS_MAX 1024u
+#define ATTACHMENTS_REVOKED_MAX 256u /* revoked ones are kept up to this many, then forgotten */
+#define STRIPE_COUNT_MAX 64u
+#define OBJECT_SIZE_MIN (64ull << 20)
+#define OBJECT_SIZE_MAX (4ull << 30)
 #define NAME_MAX_LEN 63u
 #define VOLUME_SIZE_MAX (64ull << 40)
 #define STRIPE_UNIT (1u << 20)
@@ -58,8 +65,10 @@ struct map_volume {
 	uint64_t size, object_size; /* object_size: power of two, 64 MiB–4 GiB */
 	uint32_t stripe_count, objects;
 	uint8_t copies, min_in_sync, flags, state;
+	uint32_t attach_epoch;	  /* the last one given out */
 	uint64_t changed;
-	struct map_object *object; /* array of `objects`; [index] */
+	uint64_t objects_changed; /* newest `changed` of its objects */
+	struct map_object *object; /* array of `objects`; [index]; moves when the volume grows */
 };
 
 struct map_member {
@@ -109,6 +118,7 @@ struct map_object *map_object(const struct map *m, uint64_t id);
 struct map_attachment *map_attachment(const struct map *m, uint32_t id);
 /* Node of the member's group, if the group's incarnation is still the member's. */
 struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
+/* NULL while there is none: the primary resigned, lost its group, or the object is not known yet. */
 struct map_node *map_primary_node(const struct map *m, const struct map_object *o);
 unsigned map_in_count(const struct map_object *o);
 
@@ -133,13 +143,31 @@ int volume_geometry(uint64_t size, unsigned groups, uint64_t *object_size, uint3
 		    uint32_t *objects);
 uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe_count);
 
-/* Deltas: what changed after version `from`, or everything when from is 0 or too old.
- * Body: u64 from, u64 to, u8 full, cluster uuid, next ids, then records (u8 kind, u32 length, fields).
- * Applying is idempotent; unknown kinds are skipped by length. map_delta_apply calls changed() for
- * each record taken, with old state gone. */
+/* Deltas: what changed after version `from`, or everything when from is 0 (the state also chooses 0 when
+ * a subscriber is too old). Frozen by tests/state. Body, little-endian:
+ *
+ *   u64 from, u64 to, u8 full, uuid cluster, u32 next volume, u32 next attachment, u16 next node,
+ *   u16 next group, then records: u8 kind, u32 length, fields. Later versions append fields or kinds;
+ *   a reader ignores what it does not know. str = u16 length and bytes.
+ *
+ *   NODE        u16 id, uuid, str name, str fault set, str address, str admin, u32 incarnation,
+ *               u16 shards, u8 roles, u8 state, u8 version major, u8 minor
+ *   GROUP       u16 id, u16 node, uuid, u32 incarnation, u8 state, u8 free steps, u64 raw bytes
+ *   VOLUME      u32 id, uuid, str name, u64 size, u64 object size, u32 stripe count, u32 objects,
+ *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch
+ *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
+ *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen)
+ *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder
+ *   *_GONE      u32 id
+ *
+ * Applying is idempotent: what is not newer than the map is ignored. A malformed delta changes nothing
+ * (-ERR_PROTOCOL); one that starts after the map's version is -ERR_STALE and one of another cluster
+ * -ERR_FOREIGN: subscribe again, from 0. changed() is called for each record taken, with the new state
+ * in place; a full delta also tells what is gone. An object's epoch never goes back. */
 enum map_record { MAP_REC_NODE = 1, MAP_REC_GROUP = 2, MAP_REC_VOLUME = 3, MAP_REC_OBJECT = 4,
 		  MAP_REC_ATTACHMENT = 5, MAP_REC_VOLUME_GONE = 6, MAP_REC_ATTACHMENT_GONE = 7 };
-void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone_volumes,
-		      unsigned gone_count, struct writer *w);
+/* gone: (uint64_t)MAP_REC_VOLUME_GONE or _ATTACHMENT_GONE << 32 | id. */
+void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone, unsigned gone_count,
+		      struct writer *w);
 int map_delta_apply(struct map *m, struct reader *r,
 		    void (*changed)(void *arg, enum map_record kind, uint64_t id), void *arg) MUST_USE;
