@@ -148,7 +148,7 @@ static int hints_save(const char *state_dir, const struct diskgroup_set *s)
 		const char *have = json_str(json_at(groups, i), "uuid");
 
 		if (have && strcmp(have, uuid))
-			json_add(list, json_copy(json_at(groups, i)));
+			json_add(list, json_dup(json_at(groups, i)));
 	}
 	json_add(list, set_to_json(s));
 	json_put(j, "groups", list);
@@ -198,8 +198,8 @@ static int check_device(const char *path, char why[256])
 		int rc = errno == EBUSY ? -ERR_BUSY : -errno;
 
 		if (rc == -ERR_BUSY)
-			snprintf(why, 256, "%.130s is in use (mounted, swap, LVM, md or another process): "
-				 "`lsblk %.60s` shows by what; release it first", path, path);
+			snprintf(why, 256, "%.140s is in use (mounted, swap, LVM, md or another process); "
+				 "`lsblk` shows by what; release it first", path);
 		else
 			snprintf(why, 256, "%.160s cannot be opened: %s", path, strerror(-rc));
 		return rc;
@@ -382,7 +382,7 @@ static void probe_hint(const struct json *hint, const struct identity *id, struc
 		       struct diskgroup_found *f)
 {
 	const struct json *list = json_get(hint, "devices");
-	unsigned expected = (unsigned)json_len(list);
+	unsigned expected = (unsigned)json_len(list), missing_before = f->missing_count;
 
 	for (size_t i = 0; i < json_len(list); i++) {
 		const char *path = json_as_str(json_at(list, i));
@@ -404,6 +404,8 @@ static void probe_hint(const struct json *hint, const struct identity *id, struc
 	}
 	if (set->device_count < expected)
 		scan_for(set, id);
+	while (set->device_count >= expected && f->missing_count > missing_before)
+		free(f->missing[--f->missing_count]);
 }
 
 int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out)

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Health rules, one function each, over a context that knows which nodes and groups can be reached. A
+ * consequence names its root, so that the operator starts where it began. Must never guess: a rule
+ * whose facts are unknown stays silent. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "node/base/err.h"
+#include "node/health.h"
+
+#define CERT_WARNING_S (30ll * 86400)
+#define CERT_ERROR_S (3ll * 86400)
+#define SPACE_WARNING_PERCENT 80u
+#define SPACE_ERROR_PERCENT 95u
+
+struct ctx {
+	const struct health_input *in;
+	struct health_report *out;
+	unsigned single_by_node[NODES_MAX + 1]; /* objects whose only reachable copy is there */
+	bool lost_by_node, lost_by_group;	/* copies are missing because a node is down, a group failed */
+	bool unavailable_by_node, unavailable_by_group;
+	unsigned voters_up, voters_down;
+};
+
+const char *health_severity_name(enum health_severity s)
+{
+	static const char *const names[] = { "ok", "info", "warning", "error" };
+
+	return names[s];
+}
+
+/* ---- Facts ------------------------------------------------------------------------------------- */
+
+static const struct health_node *find_node(const struct health_input *in, uint16_t id)
+{
+	for (unsigned i = 0; i < in->node_count; i++)
+		if (in->nodes[i].id == id)
+			return &in->nodes[i];
+	return NULL;
+}
+
+static const struct health_group *find_group(const struct health_input *in, uint16_t id)
+{
+	for (unsigned i = 0; i < in->group_count; i++)
+		if (in->groups[i].id == id)
+			return &in->groups[i];
+	return NULL;
+}
+
+static bool node_up(const struct health_input *in, uint16_t id)
+{
+	const struct health_node *n = find_node(in, id);
+
+	return n && n->up;
+}
+
+static bool group_failed(const struct health_input *in, const struct map_group *g)
+{
+	const struct health_group *f = find_group(in, g->id);
+
+	return g->state == GROUP_FAILED || (f && f->known && f->failed);
+}
+
+static const char *node_name(const struct health_input *in, uint16_t id)
+{
+	const struct map_node *n = map_node(in->map, id);
+
+	return n ? n->name : "?";
+}
+
+/* ---- Items ------------------------------------------------------------------------------------- */
+
+static struct health_item *add_item(struct ctx *c, const char *code, enum health_severity severity)
+{
+	struct health_item *i = &c->out->item[c->out->count];
+
+	CHECK(c->out->count < HEALTH_ITEMS_MAX);
+	c->out->count++;
+	memset(i, 0, sizeof(*i));
+	snprintf(i->code, sizeof(i->code), "%s", code);
+	i->severity = severity;
+	return i;
+}
+
+static void affect(struct health_item *i, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void affect(struct health_item *i, const char *fmt, ...)
+{
+	va_list ap;
+
+	i->count++;
+	if (i->affected_count >= HEALTH_AFFECTED_MAX)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(i->affected[i->affected_count++], sizeof(i->affected[0]), fmt, ap);
+	va_end(ap);
+}
+
+#define SAY(field, ...) snprintf(field, sizeof(field), __VA_ARGS__)
+
+/* An item that turned out to affect nothing is taken back. */
+static bool keep_item(struct ctx *c, struct health_item *i)
+{
+	if (i->count > 0)
+		return true;
+	c->out->count--;
+	return false;
+}
+
+/* ---- Nodes and Raft ---------------------------------------------------------------------------- */
+
+static void count_voters(struct ctx *c)
+{
+	for (unsigned i = 0; i < c->in->voter_count; i++)
+		if (node_up(c->in, c->in->voters[i]))
+			c->voters_up++;
+		else
+			c->voters_down++;
+}
+
+static void check_nodes(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "NODE_DOWN", HEALTH_WARNING);
+	unsigned majority = c->in->voter_count / 2 + 1;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->state == NODE_ACTIVE && !node_up(c->in, n->id))
+			affect(i, "%s", n->name);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u node%s cannot be reached from %s", i->count, i->count == 1 ? "" : "s",
+	    node_name(c->in, c->in->self));
+	SAY(i->command, "check power and network of %s, then: systemctl start ashlard", i->affected[0]);
+	if (c->voters_down > 0 && c->voters_up == majority)
+		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, attaches, new volumes");
+	else
+		SAY(i->risk, "objects with a copy there have one less; see DATA_DEGRADED");
+}
+
+static bool node_down_listed(const struct ctx *c)
+{
+	for (unsigned i = 0; i < c->out->count; i++)
+		if (!strcmp(c->out->item[i].code, "NODE_DOWN"))
+			return true;
+	return false;
+}
+
+static void check_raft(struct ctx *c)
+{
+	unsigned majority = c->in->voter_count / 2 + 1;
+	struct health_item *i;
+
+	if (c->in->voter_count > 0 && c->voters_up < majority) {
+		i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
+		for (unsigned v = 0; v < c->in->voter_count; v++)
+			if (!node_up(c->in, c->in->voters[v]))
+				affect(i, "%s", node_name(c->in, c->in->voters[v]));
+		SAY(i->summary, "%u of %u voters can be reached; %u are needed", c->voters_up,
+		    c->in->voter_count, majority);
+		if (node_down_listed(c))
+			SAY(i->caused_by, "NODE_DOWN");
+		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any further loss stops "
+			     "the objects it touches until a majority is back");
+		SAY(i->command, "start ashlard on %s", i->affected[0]);
+	} else if (!c->in->leader_known) {
+		i = add_item(c, "RAFT_NO_LEADER", HEALTH_ERROR);
+		i->count = 1;
+		SAY(i->summary, "no Raft leader is known, although a majority of voters can be reached");
+		SAY(i->risk, "a further failure cannot be answered by a failover until a leader is elected");
+		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of ashlard on the voters");
+	}
+}
+
+static void check_voter_number(struct ctx *c)
+{
+	unsigned able = 0;
+	struct health_item *i;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		able += n->state == NODE_ACTIVE && (n->roles & ROLE_VOTER) && node_up(c->in, n->id);
+	}
+	if (c->in->voter_count == 0 || c->in->voter_count >= 3 || able < 3)
+		return;
+	i = add_item(c, "RAFT_FEW_VOTERS", HEALTH_WARNING);
+	i->count = c->in->voter_count;
+	SAY(i->summary, "%u voter%s although %u nodes could vote", c->in->voter_count,
+	    c->in->voter_count == 1 ? "" : "s", able);
+	SAY(i->risk, "losing one voter stops all configuration changes");
+	SAY(i->command, "wait: the leader adds voters by itself; if it lasts: ashlar events");
+}
+
+static void check_versions(struct ctx *c)
+{
+	struct health_item *i = NULL;
+	const struct map_node *first = NULL;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->state != NODE_ACTIVE || n->incarnation == 0)
+			continue;
+		if (!first) {
+			first = n;
+			continue;
+		}
+		if (n->version_major == first->version_major && n->version_minor == first->version_minor)
+			continue;
+		if (!i) {
+			i = add_item(c, "VERSION_MIXED", HEALTH_INFO);
+			affect(i, "%s %u.%u", first->name, first->version_major, first->version_minor);
+		}
+		affect(i, "%s %u.%u", n->name, n->version_major, n->version_minor);
+	}
+	if (!i)
+		return;
+	SAY(i->summary, "nodes run different versions");
+	SAY(i->risk, "none while an upgrade is under way; new features wait for the last node");
+	SAY(i->command, "finish the upgrade: ansible-playbook ansible/deploy.yml");
+}
+
+static void check_certificates(struct ctx *c)
+{
+	int64_t soonest = INT64_MAX;
+	struct health_item *i = add_item(c, "CERT_EXPIRING", HEALTH_WARNING);
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+
+		if (!n->cert_known || n->cert_expires_s >= CERT_WARNING_S)
+			continue;
+		affect(i, "%s", node_name(c->in, n->id));
+		soonest = MIN(soonest, n->cert_expires_s);
+	}
+	if (!keep_item(c, i))
+		return;
+	if (soonest < CERT_ERROR_S)
+		i->severity = HEALTH_ERROR;
+	if (soonest < 0)
+		SAY(i->summary, "a node certificate has ended");
+	else
+		SAY(i->summary, "a node certificate ends in %lld days", (long long)(soonest / 86400));
+	SAY(i->risk, "from then on the node cannot connect to others after a restart");
+	SAY(i->command, "replace %s: remove it and join it anew, one node at a time", i->affected[0]);
+}
+
+/* ---- Disks and space --------------------------------------------------------------------------- */
+
+static void check_disks(struct ctx *c)
+{
+	struct health_item *failed = add_item(c, "DISK_FAILED", HEALTH_ERROR), *missing;
+	unsigned first = 0;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->groups, NULL); h; h = hmap_walk(&c->in->map->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+
+		if (g->state == GROUP_REMOVED || !group_failed(c->in, g))
+			continue;
+		first = first ? first : g->id;
+		affect(failed, "group %u on %.40s", g->id, node_name(c->in, g->node));
+	}
+	if (keep_item(c, failed)) {
+		SAY(failed->summary, "%u disk group%s failed", failed->count, failed->count == 1 ? "" : "s");
+		SAY(failed->risk, "the copies there are gone; objects with one copy left are in DATA_SINGLE_COPY");
+		SAY(failed->command, "ashlar diskgroup show %u", first);
+	}
+	missing = add_item(c, "DISK_MISSING", HEALTH_WARNING);
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+
+		if (n->missing_devices == 0)
+			continue;
+		affect(missing, "%.20s:%.42s", node_name(c->in, n->id), n->missing_device);
+		missing->count += n->missing_devices - 1;
+	}
+	if (keep_item(c, missing)) {
+		SAY(missing->summary, "%u device%s not found by superblock", missing->count,
+		    missing->count == 1 ? " was" : "s were");
+		SAY(missing->risk, "a group without its device stays closed or serves less");
+		SAY(missing->command, "put the device back and restart ashlard there; ashlar diskgroup list");
+	}
+}
+
+static void check_space(struct ctx *c)
+{
+	struct health_item *full = add_item(c, "SPACE_FULL_HOLD", HEALTH_ERROR);
+	struct health_item *near;
+
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+
+		if (g->known && g->open && g->data_bytes &&
+		    g->used_bytes / (g->data_bytes / 100 + 1) >= SPACE_ERROR_PERCENT)
+			affect(full, "group %u", g->id);
+	}
+	if (keep_item(c, full)) {
+		SAY(full->summary, "%u disk group%s nearly out of space: writes that need it get ENOSPC",
+		    full->count, full->count == 1 ? " is" : "s are");
+		SAY(full->risk, "deletes and trims still work; new data does not");
+		SAY(full->command, "ashlar volume list   # delete or trim, or: ashlar diskgroup add");
+	}
+	near = add_item(c, "SPACE_NEAR_FULL", HEALTH_WARNING);
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+		uint64_t percent = g->known && g->open && g->data_bytes ?
+					   g->used_bytes / (g->data_bytes / 100 + 1) : 0;
+
+		if (percent >= SPACE_WARNING_PERCENT && percent < SPACE_ERROR_PERCENT)
+			affect(near, "group %u", g->id);
+	}
+	if (keep_item(c, near)) {
+		SAY(near->summary, "%u disk group%s above %u %%", near->count, near->count == 1 ? " is" : "s are",
+		    SPACE_WARNING_PERCENT);
+		SAY(near->risk, "after one more failure the survivors must hold its copies too");
+		SAY(near->command, "ashlar diskgroup list   # then add a group, or delete volumes");
+	}
+}
+
+/* ---- Data -------------------------------------------------------------------------------------- */
+
+/* In-sync replicas of o that can be reached now. *where: the node of the last one found. */
+static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where, bool *by_node,
+				 bool *by_group)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < o->member_count; i++) {
+		const struct map_member *m = &o->member[i];
+		const struct map_group *g = map_group(c->in->map, m->group);
+
+		if (!g || g->incarnation != m->group_incarnation || group_failed(c->in, g))
+			*by_group = true;
+		else if (!node_up(c->in, g->node))
+			*by_node = true;
+		else if (m->in) {
+			n++;
+			*where = g->node;
+		}
+	}
+	return n;
+}
+
+static void look_at_object(struct ctx *c, const struct map_volume *v, const struct map_object *o)
+{
+	bool by_node = false, by_group = false;
+	uint16_t where = 0;
+	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group);
+
+	c->out->objects++;
+	if (n >= v->copies) {
+		c->out->full++;
+		return;
+	}
+	if (n == 0) {
+		c->out->unavailable++;
+		c->unavailable_by_node |= by_node;
+		c->unavailable_by_group |= by_group;
+		return;
+	}
+	c->lost_by_node |= by_node;
+	c->lost_by_group |= by_group;
+	if (n == 1) {
+		c->out->single++;
+		if (where <= NODES_MAX)
+			c->single_by_node[where]++;
+	} else {
+		c->out->degraded++;
+	}
+}
+
+static uint16_t most_endangering_node(const struct ctx *c)
+{
+	uint16_t worst = 0;
+
+	for (uint16_t n = 1; n <= NODES_MAX; n++)
+		if (c->single_by_node[n] > c->single_by_node[worst])
+			worst = n;
+	return worst;
+}
+
+static void data_item(struct ctx *c, const char *code, enum health_severity severity, uint64_t count,
+		      const char *what, bool by_node, bool by_group)
+{
+	struct health_item *i;
+	uint16_t worst = most_endangering_node(c);
+
+	if (count == 0)
+		return;
+	i = add_item(c, code, severity);
+	i->count = (unsigned)count;
+	SAY(i->summary, "%llu of %llu objects %s", (unsigned long long)count,
+	    (unsigned long long)c->out->objects, what);
+	if (by_node && node_down_listed(c))
+		SAY(i->caused_by, "NODE_DOWN");
+	else if (by_group)
+		SAY(i->caused_by, "DISK_FAILED");
+	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
+		SAY(i->risk, "losing %s loses %u objects", node_name(c->in, worst), c->single_by_node[worst]);
+	else if (!strcmp(code, "DATA_UNAVAILABLE"))
+		SAY(i->risk, "their reads and writes wait; nothing is lost as long as an in-sync replica comes back");
+	else
+		SAY(i->risk, "one more lost copy leaves them with a single one");
+	if (!i->caused_by[0])
+		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
+	else if (!strcmp(i->caused_by, "NODE_DOWN"))
+		SAY(i->command, "bring the node back: ashlar node list");
+	else
+		SAY(i->command, "ashlar diskgroup list");
+}
+
+static void check_data(struct ctx *c)
+{
+	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
+	     h = hmap_walk(&c->in->map->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		for (uint32_t i = 0; i < v->objects; i++)
+			look_at_object(c, v, &v->object[i]);
+	}
+	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable,
+		  "have no in-sync replica that can be reached", c->unavailable_by_node,
+		  c->unavailable_by_group);
+	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
+		  "have a single in-sync replica that can be reached", c->lost_by_node, c->lost_by_group);
+	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded, "have fewer copies than their policy",
+		  c->lost_by_node, c->lost_by_group);
+}
+
+/* ---- The whole --------------------------------------------------------------------------------- */
+
+/* Errors first; roots before consequences; else the order of the rules. */
+static int rank(const struct health_item *i)
+{
+	return (int)(HEALTH_ERROR - i->severity) * 2 + (i->caused_by[0] != '\0');
+}
+
+static void sort_items(struct health_report *r)
+{
+	for (unsigned i = 1; i < r->count; i++) {
+		struct health_item x = r->item[i];
+		unsigned k = i;
+
+		for (; k > 0 && rank(&r->item[k - 1]) > rank(&x); k--)
+			r->item[k] = r->item[k - 1];
+		r->item[k] = x;
+	}
+}
+
+void health_evaluate(const struct health_input *in, struct health_report *out)
+{
+	struct ctx c = { .in = in, .out = out };
+
+	out->overall = HEALTH_OK;
+	out->count = 0;
+	out->objects = out->full = out->degraded = out->single = out->unavailable = 0;
+	count_voters(&c);
+	check_nodes(&c);
+	check_raft(&c);
+	check_voter_number(&c);
+	check_versions(&c);
+	check_certificates(&c);
+	check_disks(&c);
+	check_space(&c);
+	check_data(&c);
+	sort_items(out);
+	for (unsigned i = 0; i < out->count; i++)
+		out->overall = MAX(out->overall, out->item[i].severity);
+}
+
+void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms)
+{
+	struct health_memory next = { .count = r->count };
+
+	for (unsigned i = 0; i < r->count; i++) {
+		struct health_item *it = &r->item[i];
+
+		it->since_ms = now_ms;
+		for (unsigned k = 0; k < m->count; k++)
+			if (!strcmp(m->seen[k].code, it->code))
+				it->since_ms = m->seen[k].since_ms;
+		snprintf(next.seen[i].code, sizeof(next.seen[i].code), "%s", it->code);
+		next.seen[i].since_ms = it->since_ms;
+	}
+	*m = next;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wrong, why, since when, what one more failure would do, and what to type: a pure function of
+ * facts that somebody else gathered. No I/O, no clock. Codes are stable: scripts match on them. */
+#pragma once
+
+#include "cluster/map.h"
+
+enum health_severity { HEALTH_OK, HEALTH_INFO, HEALTH_WARNING, HEALTH_ERROR };
+const char *health_severity_name(enum health_severity s); /* "ok", "info", "warning", "error" */
+
+#define HEALTH_ITEMS_MAX 32u
+#define HEALTH_AFFECTED_MAX 8u
+
+struct health_node {
+	uint16_t id;
+	bool up;		 /* this node, or a peer with a live control connection */
+	bool cert_known;
+	int64_t cert_expires_s;	 /* negative: ended */
+	unsigned missing_devices;
+	char missing_device[160]; /* the first */
+};
+
+struct health_group {
+	uint16_t id;
+	bool known; /* facts of its node are there; else only the map speaks */
+	bool open;
+	int failed;
+	uint64_t data_bytes, used_bytes;
+};
+
+struct health_input {
+	const struct map *map;
+	uint16_t self;
+	uint64_t now_ms;
+	bool leader_known;
+	unsigned voter_count;
+	uint16_t voters[16];
+	const struct health_node *nodes;
+	unsigned node_count;
+	const struct health_group *groups;
+	unsigned group_count;
+};
+
+struct health_item {
+	char code[32];
+	enum health_severity severity;
+	unsigned count; /* of things affected */
+	char summary[200];
+	char affected[HEALTH_AFFECTED_MAX][NAME_MAX_LEN + 1]; /* the first few, by name */
+	unsigned affected_count;
+	char caused_by[32]; /* "" for a root cause, else the code of another item */
+	char risk[240];	    /* what one more failure would do */
+	char command[200];  /* what to type */
+	uint64_t since_ms;  /* filled by health_remember */
+};
+
+struct health_report {
+	enum health_severity overall;
+	unsigned count;
+	struct health_item item[HEALTH_ITEMS_MAX]; /* errors first */
+	/* objects by how many in-sync replicas can be reached now */
+	uint64_t objects, full, degraded, single, unavailable;
+};
+
+void health_evaluate(const struct health_input *in, struct health_report *out);
+
+/* Since when each code has been active, from one report to the next. */
+struct health_memory {
+	unsigned count;
+	struct {
+		char code[32];
+		uint64_t since_ms;
+	} seen[HEALTH_ITEMS_MAX];
+};
+void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms);
