@@ -32,39 +32,24 @@ struct shard {
 	struct map map;
 	struct replicator *replicator;
 	struct client *client;
-	struct list streams;	   /* struct stream, streams.c */
-	struct list client_conns;  /* struct client_conn, shard_io.c */
+	struct list streams;	   /* struct channel, streams.c */
 	struct pool io_ops;	   /* struct shard_io: client requests from connections and other shards */
+	struct nbd_server *nbd;	   /* shard 0 only */
 };
 
-int shard_create(struct node *n, unsigned index);
-void shard_start(struct shard *s);   /* on its loop: replicator and client */
-void shard_destroy(struct shard *s); /* its loop has ended */
+int shard_create(struct shard *s, struct node *n, unsigned index) MUST_USE; /* control thread; loop not running */
+void shard_start(struct shard *s); /* control thread: the loop begins with a replicator, a client, an empty map */
 
 /* streams.c: the data connections to other nodes that end in this shard. */
 void streams_reconcile(struct shard *s); /* after each delta: links for the peers that should be */
 void streams_accepted(void *shard, struct conn *c, const struct wire_hello *peer);
-void streams_close(struct shard *s);
 
 /* shard_io.c: client connections, and requests that hop between shards of this node. */
 void shard_client_accepted(void *shard, struct conn *c, const struct wire_hello *peer);
 int shard_local_io(void *shard, struct io_exec *io, struct wait *w); /* client_hooks.local */
-void shard_clients_close(struct shard *s);
 void shard_io_init(struct shard *s);
-void shard_io_fini(struct shard *s);
 
 /* ---- The node ---- */
-
-struct node_group {
-	struct list link;
-	struct diskgroup_set set;
-	struct store *store; /* NULL while not open */
-	int failed;
-	char why[160];
-	bool added; /* the replicators have it */
-};
-
-struct peer; /* peers.c */
 
 struct node {
 	struct config config;
@@ -73,44 +58,56 @@ struct node {
 	struct loop *loop;
 	struct buf_pool *pool;
 	struct worker_pool *workers;
-	struct tls_ctx *tls;
+	struct tls_ctx *tls, *admin_tls;
 	struct listener *listener;
 	struct control *control;
 	struct admin *admin;
-	struct nbd_server *nbd; /* on shard 0's loop */
 	struct shard *shards;
 	unsigned shard_count;
 	bool registered, shards_running, stopping;
 	struct list groups; /* struct node_group */
-	struct list peers;  /* struct peer */
-	uint64_t nonce;
+	struct list peers;  /* struct channel, peers.c */
+	struct birth_peer hints[NODES_MAX]; /* peers.json */
+	unsigned hint_count;
+	uint64_t nonce; /* of this process */
 	struct node_start *start; /* the registration in progress, node_start.c */
-	struct timer tick;
+	struct fdwatch signal_watch;
+	struct timer stop_timer;
+	struct post nbd_post, stop_post;
+	struct wait stop_wait;
 };
 
-/* node.c */
+/* run.c */
 void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams, struct wire_hello *out);
 _Noreturn void node_exit(struct node *n, const char *why); /* fail-stop, no clean-up */
 void node_group_failed(struct node *n, uint16_t group, int code);
+/* The delta of applied changes, to every shard (takes bytes), and what follows from it here. */
+void node_delta(void *node, uint8_t *bytes, size_t len);
+extern const struct admin_node_ops node_admin_ops;
+extern const struct control_hooks node_control_hooks;
+
+/* node_shards.c: one function on every shard's thread. */
 int node_on_shards(void *node, struct admin_shard_job *job, struct wait *w);
-/* Blocks the control loop: for start and stop, when nothing is served. */
-void node_run_on_shards(struct node *n, void (*fn)(struct shard *s));
+
+void node_nbd_start(struct node *n);
 
 /* node_start.c: identity → groups → control → registration → shards. */
 int node_claim(void *node, struct wait *w);    /* admin_node_ops.claim */
 int node_start_claimed(struct node *n);	       /* at process start, when identity.json is there */
 
 /* node_groups.c: opening disk groups, and what to do when one has lost its log or map. */
-int node_groups_open(struct node *n); /* blocking, before control starts: exclusive open, scan */
+void node_groups_find(struct node *n); /* blocking, before control starts: exclusive open, scan */
+uint32_t node_groups_incarnation(const struct node *n); /* highest node incarnation a superblock names */
+int node_groups_set_incarnation(struct node *n) MUST_USE;
+void node_groups_start(struct node *n); /* the shards run */
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w);
 unsigned node_groups(void *node, struct admin_group *out, unsigned max);
 void node_groups_reconcile(struct node *n); /* after a delta: gives groups to the replicators */
-void node_groups_close(struct node *n);
 
 /* peers.c: control connections. */
 void peers_reconcile(struct node *n); /* from the map, and from peers.json before there is one */
 void peers_accepted(void *node, struct conn *c, const struct wire_hello *peer);
-void peers_close(struct node *n);
+void peers_client_accepted(void *node, struct conn *c, const struct wire_hello *peer);
 /* What the map, or peers.json, says of a node: 0, or -ERR_NOT_FOUND. */
 int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_t *incarnation);
 

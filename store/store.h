@@ -10,6 +10,7 @@
 #pragma once
 
 #include "node/base/buf.h"
+#include "node/base/bytes.h"
 #include "node/base/hash.h"
 #include "node/base/uuid.h"
 #include "node/loop/loop.h"
