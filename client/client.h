@@ -40,23 +40,41 @@ void client_destroy(struct client *c); /* after all volumes were closed */
 void client_map_changed(struct client *c, enum map_record kind, uint64_t id);
 void client_map_done(struct client *c); /* queued retries go out */
 
+/* Volumes that can be opened now, from the map: for front ends that list and describe exports. */
+struct client_volume {
+	char name[NAME_MAX_LEN + 1];
+	uint64_t size;
+};
+int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE; /* -ERR_NOT_FOUND */
+void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg);
+
 /* Opening does not attach: the first write does (exclusive, unless shared). 0, -ERR_NOT_FOUND. */
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out) MUST_USE;
 void volume_close(struct volume *v, struct wait *w); /* drains, detaches when it was the last; resumes once */
 uint64_t volume_size(const struct volume *v);	     /* follows a resize */
 const char *volume_name(const struct volume *v);
-/* Resize notices for front ends. */
+/* Every I/O in flight ends with rc from the next turn on (an orderly stop that may not wait for a lost
+ * primary). What was sent may still take effect. */
+void volume_abort(struct volume *v, int rc);
+/* Resize notices for front ends; fn = NULL takes back the notices with this arg. */
 void volume_on_resize(struct volume *v, void (*fn)(void *arg, uint64_t size), void *arg);
+
+/* A read of 32 MiB that starts within a stripe unit touches 33 of them. */
+#define VOLUME_IO_MAX_BYTES (32u << 20)
+#define VOLUME_IO_SLICES_MAX (VOLUME_IO_MAX_BYTES / STRIPE_UNIT + 1)
 
 struct volume_io {
 	struct wait *wait;
 	uint8_t kind;	 /* enum io_kind */
 	uint64_t offset, length; /* bytes; any alignment; length ≤ 32 MiB for data, else any */
-	/* IO_WRITE in: payload of `length` bytes as slices, borrowed until the resume. IO_READ out: slices
-	 * that tile [offset, offset + length), owned by the caller after a resume with 0. */
+	/* IO_WRITE in: payload of `length` bytes as slices, borrowed until the resume; no copy is made where
+	 * no slice ends inside a stripe unit. IO_READ out: one slice per stripe unit touched, that tile
+	 * [offset, offset + length), owned by the caller after success (0 or a resume with 0). */
 	struct slice *slices;
 	unsigned slice_count, slices_max;
-	/* IO_STATUS out: extents tiling the range from offset on, at most extents_max. */
+	/* IO_STATUS out: extents tiling the range from offset on, at most extents_max, neighbours merged.
+	 * A request of more than 4 GiB − 1 is -EINVAL; trims and zeroes have no limit. IO_TRIM reads as zeros
+	 * afterwards at any alignment: edges that are not whole blocks are zeroed, not rounded. */
 	struct io_extent *extents;
 	unsigned extent_count, extents_max;
 	uint64_t deadline_ms; /* 0: none */
