@@ -8,9 +8,11 @@
 
 struct listener;
 
-/* Decide about a hello. Return NULL to refuse (fill refusal), or where the connection goes. The
- * connection is handed over to *loop; there accepted() is called with a conn on that loop, which has
- * sent WELCOME (`welcome`, filled in by the user) already. Frames go to the ops set with conn_set. */
+/* Where a connection goes. It is handed over to *loop (which may be the listener's own); there
+ * accepted() is called with a conn on that loop, which has sent WELCOME (`welcome`, filled in by the
+ * user) already. accepted() sets its ops with conn_set, or closes it. The loop and what `data` points
+ * to must outlive the hand-over. The version range of `welcome` is filled in by the listener; TLS is
+ * left after WELCOME when both hellos have HELLO_PLAIN. */
 struct accept_decision {
 	struct loop *loop;
 	struct buf_pool *pool;
@@ -23,7 +25,7 @@ struct accept_decision {
 struct listener_config {
 	struct loop *loop;
 	struct buf_pool *pool;
-	struct tls_ctx *tls;
+	struct tls_ctx *tls; /* NULL: no TLS and no identity check, for tests and benchmarks only */
 	const char *address; /* numeric host:port; port 0 picks one */
 	struct uuid cluster;
 	/* true: accept, *d is filled. false: refuse with *f. On the listener's loop. */
@@ -34,5 +36,6 @@ struct listener_config {
 
 /* NULL and a log line (naming address and remedy) if it cannot be bound. */
 struct listener *listener_create(const struct listener_config *cfg);
+/* Drops unfinished connections; their memory goes at the end of the loop's next turn. */
 void listener_destroy(struct listener *ls);
 uint16_t listener_port(const struct listener *ls);

@@ -11,7 +11,7 @@
  *    8   8  id               request id of the sender, echoed by the answer; 0 when there is none
  *   16   4  body length      bytes of message fields that follow the header, ≤ WIRE_BODY_MAX
  *   20   4  payload length   bytes of block data that follow the body, ≤ WIRE_PAYLOAD_MAX
- *   24   8  checksum         xxh3-64, seed 0, of bytes 0–23 followed by the body
+ *   24   8  checksum         xxh3-64 of bytes 0–23, seeded with the xxh3-64 (seed 0) of the body
  *   32      body, payload
  *
  * The payload is covered by the fp128 of each of its 4 KiB blocks, which the body carries; a payload
@@ -21,6 +21,7 @@
 
 #include "node/base/bytes.h"
 #include "node/base/hash.h"
+#include "node/base/op.h"
 #include "node/base/uuid.h"
 
 #define WIRE_MAGIC 0x46485341u
@@ -75,6 +76,10 @@ void wire_header_encode(const struct wire_header *h, const void *body, uint8_t o
 /* Lengths and fixed fields of a header, before the body is there: 0, -ERR_PROTOCOL, -ERR_VERSION. */
 int wire_header_decode(const uint8_t in[WIRE_HEADER_SIZE], struct wire_header *out) MUST_USE;
 int wire_body_check(const uint8_t header[WIRE_HEADER_SIZE], const void *body) MUST_USE;
+/* The beginning of a byte stream. 0: header and body are whole and right, the payload may still be on
+ * its way. PENDING: too short; once the header is whole *out tells how much is wanted, before that
+ * *out is zero. Negative: this is no frame. Pure; the one parser of conn.c and of the fuzzer. */
+int wire_frame_parse(const uint8_t *p, size_t len, struct wire_header *out) MUST_USE;
 
 /* Who speaks. The connection's TLS certificate must name the same node or client. */
 enum hello_kind {
@@ -115,7 +120,11 @@ struct wire_refusal {
 	char text[200];
 };
 
+/* Decoders want the whole body (reader_done), except that a hello of a newer protocol may be longer. */
 void wire_hello_encode(const struct wire_hello *h, struct writer *w);
 int wire_hello_decode(struct reader *r, struct wire_hello *out) MUST_USE;
 void wire_refusal_encode(const struct wire_refusal *f, struct writer *w);
 int wire_refusal_decode(struct reader *r, struct wire_refusal *out) MUST_USE;
+/* The protocol version two sides speak: the highest both know, 0 if there is none. */
+unsigned wire_version_common(const struct wire_hello *a, const struct wire_hello *b);
+const char *wire_refuse_name(uint16_t reason);
