@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A node is cut off, symmetrically and one way, in network namespaces: the minority serves nothing stale,
+the rest goes on, and after healing everything is in-sync."""
+import sys, os, time
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from kit import *
+
+lab = Lab("partition", "--nodes", "3", "--ram", "--netns", "--size", "2G", "--cache", "256M")
+lab.volume("v", "256M")
+for a, others, extra in (("1", ("2", "3"), []), ("2", ("1", "3"), []), ("3", ("1", "2"), ["--one-way"])):
+    # Clients of the two others only: the node that is cut off cannot answer its own.
+    history = History(lab, "v", list(others))
+    step(f"cut {a} from {others} {' '.join(extra)}")
+    for o in others:
+        lab.do("cut", a, o, *extra)
+    time.sleep(8)  # the length of the partition: part of the plan
+    lab.do("heal")
+    lab.in_sync()
+    history.finish()
+step("a pause longer than every lease: the paused node wakes up fenced")
+history = History(lab, "v", ["1", "2", "3"])
+for n in ("1", "2", "3"):
+    lab.do("pause", n)
+    time.sleep(4)  # longer than lease, grace and election
+    lab.do("resume", n)
+    lab.in_sync()
+history.finish()
+lab.done()
