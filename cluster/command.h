@@ -83,7 +83,8 @@ const char *command_kind_name(uint16_t kind);
 enum object_refusal { OBJ_DONE = 0, OBJ_CONFLICT = 1, OBJ_NO_OBJECT = 2, OBJ_WOULD_EMPTY = 3, OBJ_NOT_MEMBER = 4,
 		      OBJ_INCARNATION = 5, OBJ_NOT_IN = 6, OBJ_IS_IN = 7, OBJ_EPOCH_LIMIT = 8,
 		      OBJ_NEEDED = 9,	/* remove: may hold data that the policy still wants; or the primary's */
-		      OBJ_FULL = 10 };	/* place: the object has MEMBERS_MAX members */
+		      OBJ_FULL = 10,	/* place: the object has MEMBERS_MAX members */
+		      OBJ_UNKNOWN = 11 };
 struct command_result {
 	int code;
 	uint64_t id, index; /* index: Raft index it was applied at */

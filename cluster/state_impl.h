@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the state machine, shared by state*.c only. */
+#pragma once
+
+#include "cluster/map_codec.h"
+#include "cluster/state.h"
+#include "node/base/err.h"
+
+#define STATE_TOKENS 64u
+#define STATE_SETTINGS 256u
+#define STATE_NODE_IDS 4096u /* records of removed nodes stay, so ids given out are limited too */
+#define STATE_GROUP_IDS 4096u
+#define STATE_GONE 256u
+
+struct state_token {
+	char sha256[65];
+	uint64_t expires_ms;
+};
+
+struct state_setting {
+	char key[64], value[256];
+};
+
+struct state {
+	struct map map;
+	char name[NAME_MAX_LEN + 1];
+	unsigned token_count, setting_count;
+	struct state_token token[STATE_TOKENS];
+	struct state_setting setting[STATE_SETTINGS]; /* sorted by key */
+	struct state_event event[STATE_EVENTS];	      /* ring */
+	uint64_t events;			      /* ever recorded */
+
+	/* Derived, not in snapshots: limits, and what deltas need. */
+	unsigned objects, members, live_attachments, revoked_attachments;
+	uint64_t floor; /* deltas from below this version are full */
+	unsigned gone_count;
+	uint64_t gone[STATE_GONE], gone_index[STATE_GONE]; /* oldest first */
+
+	/* Of the command being applied. */
+	uint64_t index, time_ms;
+	const char *actor;
+	void (*changed)(void *arg, enum map_record kind, uint64_t id);
+	void *arg;
+};
+
+/* A refusal: sets the sentence and returns `code`, so that handlers can return it. */
+int state_refuse(struct command_result *out, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void state_event_add(struct state *s, uint8_t severity, const char *code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+
+/* Marks a record as changed at this index, and tells. */
+void state_node_changed(struct state *s, struct map_node *n);
+void state_group_changed(struct state *s, struct map_group *g);
+void state_volume_changed(struct state *s, struct map_volume *v);
+void state_object_changed(struct state *s, struct map_object *o);
+void state_attachment_changed(struct state *s, struct map_attachment *a);
+void state_gone(struct state *s, enum map_record kind, uint32_t id);
+
+const char *state_fault_set(const struct map_node *n);
+bool state_name_ok(const char *name);
+#define NAME_RULE "a name is 1 to 63 of A-Z a-z 0-9 . _ - , begins with a letter or digit and is not a uuid"
+
+/* Handlers: 0 or the (refusal's) code. */
+int state_cluster_init(struct state *s, const struct command *c, struct command_result *out);
+int state_node_add(struct state *s, const struct command *c, struct command_result *out);
+int state_node_start(struct state *s, const struct command *c, struct command_result *out);
+int state_node_state(struct state *s, const struct command *c, struct command_result *out);
+int state_group_add(struct state *s, const struct command *c, struct command_result *out);
+int state_group_state(struct state *s, const struct command *c, struct command_result *out);
+int state_regroup(struct state *s, const struct command *c, struct command_result *out);
+int state_volume_create(struct state *s, const struct command *c, struct command_result *out);
+int state_volume_resize(struct state *s, const struct command *c, struct command_result *out);
+int state_volume_delete(struct state *s, const struct command *c, struct command_result *out);
+int state_volume_set(struct state *s, const struct command *c, struct command_result *out);
+int state_attach(struct state *s, const struct command *c, struct command_result *out);
+int state_detach(struct state *s, const struct command *c, struct command_result *out);
+int state_object_changes(struct state *s, const struct command *c, struct command_result *out);
+/* 0, or a refusal: the token is unknown or ran out. Takes it away. */
+int state_token_take(struct state *s, const char *sha256, struct command_result *out);

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Snapshots of the state machine. Little-endian, frozen by tests/state; str = u16 length and bytes:
+ *
+ *   u32 magic "ASHS", u16 format 1, u16 0, u64 map version, uuid cluster, str cluster name,
+ *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
+ *   u16 nodes × NODE, u16 groups × GROUP, u32 volumes × (VOLUME, objects × OBJECT without id),
+ *   u32 attachments × ATTACHMENT  (fields: map.h), each ascending by id,
+ *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
+ *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str actor),
+ *   oldest first.
+ *
+ * What deltas need (record versions, what is gone) is not state: nodes that restored at different
+ * points must have the same bytes. */
+#include "cluster/state_impl.h"
+
+#include <stdlib.h>
+
+#define SNAPSHOT_MAGIC 0x53485341u
+#define SNAPSHOT_FORMAT 1u
+
+static void write_volumes(const struct map *m, struct writer *w)
+{
+	size_t count;
+	struct map_volume **v = map_volumes_sorted(m, &count);
+
+	write_u32(w, (uint32_t)count);
+	for (size_t i = 0; i < count; i++) {
+		map_volume_write(w, v[i]);
+		for (uint32_t k = 0; k < v[i]->objects; k++)
+			map_object_write(w, &v[i]->object[k]);
+	}
+	free(v);
+}
+
+static void write_map(const struct map *m, struct writer *w)
+{
+	size_t count;
+	struct map_node **n = map_nodes_sorted(m, &count);
+	struct map_group **g;
+	struct map_attachment **a;
+
+	write_u16(w, (uint16_t)count);
+	for (size_t i = 0; i < count; i++)
+		map_node_write(w, n[i]);
+	g = map_groups_sorted(m, &count);
+	write_u16(w, (uint16_t)count);
+	for (size_t i = 0; i < count; i++)
+		map_group_write(w, g[i]);
+	write_volumes(m, w);
+	a = map_attachments_sorted(m, &count);
+	write_u32(w, (uint32_t)count);
+	for (size_t i = 0; i < count; i++)
+		map_attachment_write(w, a[i]);
+	free(n);
+	free(g);
+	free(a);
+}
+
+void state_snapshot(const struct state *s, struct writer *w)
+{
+	unsigned events = (unsigned)MIN(s->events, (uint64_t)STATE_EVENTS);
+
+	write_u32(w, SNAPSHOT_MAGIC);
+	write_u16(w, SNAPSHOT_FORMAT);
+	write_u16(w, 0);
+	write_u64(w, s->map.version);
+	map_uuid_write(w, &s->map.cluster);
+	write_str(w, s->name);
+	write_u32(w, s->map.next_volume);
+	write_u32(w, s->map.next_attachment);
+	write_u16(w, s->map.next_node);
+	write_u16(w, s->map.next_group);
+	write_map(&s->map, w);
+	write_u16(w, (uint16_t)s->token_count);
+	for (unsigned i = 0; i < s->token_count; i++) {
+		write_str(w, s->token[i].sha256);
+		write_u64(w, s->token[i].expires_ms);
+	}
+	write_u16(w, (uint16_t)s->setting_count);
+	for (unsigned i = 0; i < s->setting_count; i++) {
+		write_str(w, s->setting[i].key);
+		write_str(w, s->setting[i].value);
+	}
+	write_u64(w, s->events);
+	write_u16(w, (uint16_t)events);
+	for (uint64_t i = s->events - events; i < s->events; i++) {
+		const struct state_event *e = &s->event[i % STATE_EVENTS];
+
+		write_u64(w, e->index);
+		write_u64(w, e->time_ms);
+		write_u8(w, e->severity);
+		write_str(w, e->code);
+		write_str(w, e->text);
+		write_str(w, e->actor);
+	}
+}
+
+/* Restore. Ids must ascend, which also keeps a damaged snapshot from naming a record twice. */
+
+static void read_nodes(struct reader *r, struct map *m)
+{
+	unsigned last = 0, count = read_u16(r);
+
+	for (unsigned i = 0; i < count && !r->bad; i++) {
+		struct map_node in = { 0 }, *n;
+
+		map_node_read(r, &in);
+		if (r->bad || in.id <= last || in.id >= m->next_node) {
+			r->bad = true;
+			return;
+		}
+		last = in.id;
+		n = map_node_put(m, in.id);
+		in.by_id = n->by_id;
+		in.changed = m->version;
+		*n = in;
+	}
+}
+
+static void read_groups(struct reader *r, struct map *m)
+{
+	unsigned last = 0, count = read_u16(r);
+
+	for (unsigned i = 0; i < count && !r->bad; i++) {
+		struct map_group in = { 0 }, *g;
+
+		map_group_read(r, &in);
+		if (r->bad || in.id <= last || in.id >= m->next_group || !map_node(m, in.node)) {
+			r->bad = true;
+			return;
+		}
+		last = in.id;
+		g = map_group_put(m, in.id);
+		in.by_id = g->by_id;
+		in.changed = m->version;
+		*g = in;
+	}
+}
+
+static void read_objects(struct reader *r, struct state *s, struct map_volume *v)
+{
+	for (uint32_t i = 0; i < v->objects && !r->bad; i++) {
+		struct map_object *o = &v->object[i];
+
+		map_object_read(r, o);
+		o->changed = s->map.version;
+		s->members += o->member_count;
+		if (!map_in_count(o))
+			r->bad = true;
+	}
+	v->objects_changed = s->map.version;
+	s->objects += v->objects;
+}
+
+static void read_volumes(struct reader *r, struct state *s)
+{
+	uint32_t last = 0, count = read_u32(r);
+
+	for (uint32_t i = 0; i < count && !r->bad; i++) {
+		struct map_volume in = { 0 }, *v;
+		uint32_t objects;
+
+		map_volume_read(r, &in, true);
+		if (r->bad || in.id <= last || in.id >= s->map.next_volume || in.copies < 1 ||
+		    in.copies > COPIES_MAX || s->objects + in.objects > OBJECTS_MAX) {
+			r->bad = true;
+			return;
+		}
+		last = in.id;
+		objects = in.objects;
+		v = map_volume_put(&s->map, in.id);
+		in.by_id = v->by_id;
+		in.objects = 0;
+		in.changed = s->map.version;
+		*v = in;
+		map_volume_grow(v, objects);
+		read_objects(r, s, v);
+	}
+}
+
+static void read_attachments(struct reader *r, struct state *s)
+{
+	uint32_t last = 0, count = read_u32(r);
+
+	for (uint32_t i = 0; i < count && !r->bad; i++) {
+		struct map_attachment in = { 0 }, *a;
+
+		map_attachment_read(r, &in);
+		if (r->bad || in.id <= last || in.id >= s->map.next_attachment) {
+			r->bad = true;
+			return;
+		}
+		last = in.id;
+		a = map_attachment_put(&s->map, in.id);
+		in.by_id = a->by_id;
+		in.changed = s->map.version;
+		*a = in;
+		*(a->revoked ? &s->revoked_attachments : &s->live_attachments) += 1;
+	}
+}
+
+static void read_rest(struct reader *r, struct state *s)
+{
+	unsigned events;
+
+	s->token_count = read_u16(r);
+	if (s->token_count > STATE_TOKENS)
+		goto bad;
+	for (unsigned i = 0; i < s->token_count; i++) {
+		read_str(r, s->token[i].sha256, sizeof(s->token[i].sha256));
+		s->token[i].expires_ms = read_u64(r);
+	}
+	s->setting_count = read_u16(r);
+	if (s->setting_count > STATE_SETTINGS)
+		goto bad;
+	for (unsigned i = 0; i < s->setting_count; i++) {
+		read_str(r, s->setting[i].key, sizeof(s->setting[i].key));
+		read_str(r, s->setting[i].value, sizeof(s->setting[i].value));
+	}
+	s->events = read_u64(r);
+	events = read_u16(r);
+	if (events != MIN(s->events, (uint64_t)STATE_EVENTS))
+		goto bad;
+	for (uint64_t i = s->events - events; i < s->events; i++) {
+		struct state_event *e = &s->event[i % STATE_EVENTS];
+
+		e->index = read_u64(r);
+		e->time_ms = read_u64(r);
+		e->severity = read_u8(r);
+		read_str(r, e->code, sizeof(e->code));
+		read_str(r, e->text, sizeof(e->text));
+		read_str(r, e->actor, sizeof(e->actor));
+	}
+	return;
+bad:
+	s->token_count = s->setting_count = 0;
+	r->bad = true;
+}
+
+int state_restore(struct state *s, const void *data, size_t len)
+{
+	struct reader r = reader_init(data, len);
+	struct state *in;
+	uint32_t magic = read_u32(&r);
+	uint16_t format = read_u16(&r);
+
+	if (read_u16(&r) || r.bad || magic != SNAPSHOT_MAGIC)
+		return -ERR_PROTOCOL;
+	if (format != SNAPSHOT_FORMAT)
+		return -ERR_VERSION;
+	in = state_create();
+	in->map.version = read_u64(&r);
+	map_uuid_read(&r, &in->map.cluster);
+	read_str(&r, in->name, sizeof(in->name));
+	in->map.next_volume = read_u32(&r);
+	in->map.next_attachment = read_u32(&r);
+	in->map.next_node = read_u16(&r);
+	in->map.next_group = read_u16(&r);
+	read_nodes(&r, &in->map);
+	read_groups(&r, &in->map);
+	read_volumes(&r, in);
+	read_attachments(&r, in);
+	read_rest(&r, in);
+	if (!reader_done(&r)) {
+		state_destroy(in);
+		return -ERR_PROTOCOL;
+	}
+	in->floor = in->map.version; /* nothing is known of what went before it */
+	map_fini(&s->map);
+	*s = *in;
+	free(in);
+	return 0;
+}

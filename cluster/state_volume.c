@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Volumes and attachments in the state machine. A placement is made by the leader's placement.c; here
+ * it is only validated, so that nodes of different versions cannot disagree about it. */
+#include "cluster/state_impl.h"
+
+#include <stdlib.h>
+
+#define VOLUME_FLAGS_ALL (VOLUME_COMPRESSION | VOLUME_DEDUP)
+
+static bool group_usable(const struct map *m, const struct map_group *g)
+{
+	struct map_node *n = g ? map_node(m, g->node) : NULL;
+
+	return n && g->state == GROUP_ACTIVE && n->state == NODE_ACTIVE;
+}
+
+static unsigned usable_fault_sets(const struct state *s)
+{
+	size_t count;
+	struct map_group **g = map_groups_sorted(&s->map, &count);
+	unsigned sets = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		bool known = !group_usable(&s->map, g[i]);
+
+		for (size_t k = 0; k < i && !known; k++)
+			known = group_usable(&s->map, g[k]) &&
+				!strcmp(state_fault_set(map_node(&s->map, g[i]->node)),
+					state_fault_set(map_node(&s->map, g[k]->node)));
+		sets += !known;
+	}
+	free(g);
+	return sets;
+}
+
+static int placement_check(struct state *s, const struct command *c, unsigned copies,
+			   struct command_result *out)
+{
+	const struct map_member *p = c->volume.placement;
+	const char *set[COPIES_MAX];
+	unsigned sets = usable_fault_sets(s);
+
+	if (sets < copies)
+		return state_refuse(out, -ERR_TOO_FEW, "%u copies need %u fault sets (by default: nodes) with an "
+				    "active disk group, and there are %u: add nodes or disk groups, or ask for "
+				    "fewer copies", copies, copies, sets);
+	for (unsigned i = 0; i < c->volume.placement_count; i++) {
+		struct map_group *g = map_group(&s->map, p[i].group);
+		unsigned copy = i % copies;
+
+		if (!group_usable(&s->map, g) || g->incarnation != p[i].group_incarnation)
+			return state_refuse(out, -ERR_CONFLICT, "disk group %u of the placement is not active any "
+					    "more: try again", p[i].group);
+		set[copy] = state_fault_set(map_node(&s->map, g->node));
+		for (unsigned k = 0; k < copy; k++)
+			if (!strcmp(set[k], set[copy]))
+				return state_refuse(out, -ERR_INVALID, "two copies of an object were placed in "
+						    "fault set %s", set[copy]);
+	}
+	return 0;
+}
+
+/* New objects: all members in, epoch = tenure = 1, the first member is primary (replication §1). */
+static void objects_add(struct state *s, struct map_volume *v, uint32_t objects,
+			const struct map_member *placement)
+{
+	uint32_t first = v->objects;
+
+	map_volume_grow(v, objects);
+	for (uint32_t i = first; i < objects; i++) {
+		struct map_object *o = &v->object[i];
+		const struct map_member *p = &placement[(size_t)(i - first) * v->copies];
+
+		o->epoch = o->tenure = 1;
+		o->member_count = v->copies;
+		for (unsigned k = 0; k < v->copies; k++)
+			o->member[k] = (struct map_member){ .group = p[k].group,
+							    .group_incarnation = p[k].group_incarnation,
+							    .gen = 1,
+							    .in = true };
+		o->primary = 0;
+		o->primary_incarnation = map_member_node(&s->map, &o->member[0])->incarnation;
+	}
+	s->objects += objects - first;
+	s->members += (objects - first) * v->copies;
+	state_volume_changed(s, v);
+	for (uint32_t i = first; i < objects; i++)
+		state_object_changed(s, &v->object[i]);
+}
+
+static int limit_check(struct state *s, const char *name, uint64_t more, unsigned copies,
+		       struct command_result *out)
+{
+	if (s->objects + more > OBJECTS_MAX || s->members + more * copies > MEMBERS_TOTAL_MAX)
+		return state_refuse(out, -ERR_LIMIT, "volume %s needs %llu more objects and the cluster has %u of "
+				    "at most %u: delete volumes, or use fewer, larger ones", name,
+				    (unsigned long long)more, s->objects, OBJECTS_MAX);
+	return 0;
+}
+
+static int policy_check(const char *name, unsigned copies, unsigned min_in_sync, unsigned flags,
+			struct command_result *out)
+{
+	if (copies < 1 || copies > COPIES_MAX)
+		return state_refuse(out, -ERR_INVALID, "volume %s: copies must be 1 to %u, not %u", name,
+				    COPIES_MAX, copies);
+	if (min_in_sync < 1 || min_in_sync > copies)
+		return state_refuse(out, -ERR_INVALID, "volume %s: min in-sync must be 1 to %u (its copies), not "
+				    "%u", name, copies, min_in_sync);
+	if (flags & ~VOLUME_FLAGS_ALL)
+		return state_refuse(out, -ERR_INVALID, "volume %s: unknown policy flags 0x%x: upgrade all nodes",
+				    name, flags);
+	return 0;
+}
+
+static int size_check(const char *name, uint64_t size, struct command_result *out)
+{
+	if (!size || size % 4096)
+		return state_refuse(out, -ERR_INVALID, "volume %s: size %llu is not a multiple of 4096 bytes above "
+				    "0", name, (unsigned long long)size);
+	if (size > VOLUME_SIZE_MAX)
+		return state_refuse(out, -ERR_LIMIT, "volume %s: size %llu is beyond the limit of %llu bytes "
+				    "(64 TiB)", name, (unsigned long long)size, VOLUME_SIZE_MAX);
+	return 0;
+}
+
+static int geometry_check(const struct map_volume *v, struct command_result *out)
+{
+	if (!is_pow2(v->object_size) || v->object_size < OBJECT_SIZE_MIN ||
+	    v->object_size > OBJECT_SIZE_MAX)
+		return state_refuse(out, -ERR_INVALID, "volume %s: object size %llu must be a power of two from 64 "
+				    "MiB to 4 GiB", v->name, (unsigned long long)v->object_size);
+	if (v->stripe_count < 1 || v->stripe_count > STRIPE_COUNT_MAX)
+		return state_refuse(out, -ERR_INVALID, "volume %s: stripe count must be 1 to %u, not %u", v->name,
+				    STRIPE_COUNT_MAX, v->stripe_count);
+	if (v->objects != volume_objects_for(v->size, v->object_size, v->stripe_count))
+		return state_refuse(out, -ERR_INVALID, "volume %s: %u objects do not fit its size and geometry",
+				    v->name, v->objects);
+	return 0;
+}
+
+static struct map_volume *volume_by_uuid(const struct map *m, const struct uuid *u)
+{
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
+		struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		if (uuid_equal(&v->uuid, u))
+			return v;
+	}
+	return NULL;
+}
+
+int state_volume_create(struct state *s, const struct command *c, struct command_result *out)
+{
+	const struct map_volume *in = &c->volume.volume;
+	struct map_volume *v = volume_by_uuid(&s->map, &in->uuid), copy = *in;
+	int rc;
+
+	if (v && !strcmp(v->name, in->name) && v->size == in->size) {
+		out->id = v->id; /* the same create again */
+		return 0;
+	}
+	if (!state_name_ok(in->name))
+		return state_refuse(out, -ERR_INVALID, "volume name \"%s\": %s", in->name, NAME_RULE);
+	if (map_volume_by_name(&s->map, in->name))
+		return state_refuse(out, -ERR_EXISTS, "a volume named %s exists already", in->name);
+	if (v || uuid_is_nil(&in->uuid))
+		return state_refuse(out, -ERR_INVALID, "volume %s: its uuid is missing or in use", in->name);
+	if ((rc = size_check(in->name, in->size, out)) ||
+	    (rc = policy_check(in->name, in->copies, in->min_in_sync, in->flags, out)) ||
+	    (rc = geometry_check(in, out)) ||
+	    (rc = limit_check(s, in->name, in->objects, in->copies, out)))
+		return rc;
+	if (s->map.volumes.count >= VOLUMES_MAX || s->map.next_volume == UINT32_MAX)
+		return state_refuse(out, -ERR_LIMIT, "there are %zu volumes, the most a cluster can have: delete "
+				    "one first", s->map.volumes.count);
+	rc = placement_check(s, c, in->copies, out);
+	if (rc)
+		return rc;
+	if (c->volume.first_object || c->volume.placement_count != in->objects * in->copies)
+		return state_refuse(out, -ERR_INVALID, "volume %s: the placement does not cover its objects",
+				    in->name);
+	v = map_volume_put(&s->map, s->map.next_volume++);
+	copy.by_id = v->by_id;
+	copy.id = v->id;
+	copy.objects = 0;
+	copy.object = NULL;
+	copy.state = VOLUME_LIVE;
+	copy.attach_epoch = 0;
+	*v = copy;
+	objects_add(s, v, in->objects, c->volume.placement);
+	out->id = v->id;
+	state_event_add(s, 0, "VOLUME_CREATED", "volume %s, %llu bytes, %u copies", v->name,
+			(unsigned long long)v->size, v->copies);
+	return 0;
+}
+
+int state_volume_resize(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->volume.volume.id);
+	uint64_t size = c->volume.volume.size;
+	uint32_t objects;
+	int rc;
+
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
+				    c->volume.volume.id);
+	out->id = v->id;
+	rc = size_check(v->name, size, out);
+	if (rc)
+		return rc;
+	if (size < v->size)
+		return state_refuse(out, -ERR_INVALID, "volume %s has %llu bytes and cannot shrink to %llu: create "
+				    "a smaller volume and copy", v->name, (unsigned long long)v->size,
+				    (unsigned long long)size);
+	if (size == v->size)
+		return 0;
+	objects = volume_objects_for(size, v->object_size, v->stripe_count);
+	rc = limit_check(s, v->name, objects - v->objects, v->copies, out);
+	if (rc)
+		return rc;
+	if (objects > v->objects) {
+		rc = placement_check(s, c, v->copies, out);
+		if (rc)
+			return rc;
+	}
+	if (c->volume.first_object != v->objects ||
+	    c->volume.placement_count != (objects - v->objects) * v->copies)
+		return state_refuse(out, -ERR_CONFLICT, "volume %s was resized by another command meanwhile: try "
+				    "again", v->name);
+	state_event_add(s, 0, "VOLUME_RESIZED", "volume %s: %llu to %llu bytes", v->name,
+			(unsigned long long)v->size, (unsigned long long)size);
+	v->size = size;
+	objects_add(s, v, objects, c->volume.placement);
+	return 0;
+}
+
+/* Attachments. */
+
+static void revoked_prune(struct state *s)
+{
+	size_t count;
+	struct map_attachment **a;
+
+	if (s->revoked_attachments <= ATTACHMENTS_REVOKED_MAX)
+		return;
+	a = map_attachments_sorted(&s->map, &count);
+	for (size_t i = 0; i < count && s->revoked_attachments > ATTACHMENTS_REVOKED_MAX; i++) {
+		uint32_t id = a[i]->id;
+
+		if (!a[i]->revoked)
+			continue;
+		map_attachment_drop(&s->map, a[i]);
+		s->revoked_attachments--;
+		state_gone(s, MAP_REC_ATTACHMENT_GONE, id);
+	}
+	free(a);
+}
+
+static void revoke(struct state *s, struct map_attachment *a)
+{
+	a->revoked = true;
+	s->live_attachments--;
+	s->revoked_attachments++;
+	state_attachment_changed(s, a);
+}
+
+int state_volume_delete(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->volume_delete.id);
+	uint32_t id = c->volume_delete.id;
+	struct map_attachment **a;
+	size_t count;
+
+	out->id = id;
+	if (!v && id && id < s->map.next_volume)
+		return 0; /* deleted already: numbers are never reused */
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u", id);
+	a = map_attachments_sorted(&s->map, &count);
+	for (size_t i = 0; i < count; i++)
+		if (a[i]->volume == id && !a[i]->revoked)
+			revoke(s, a[i]);
+	free(a);
+	state_event_add(s, 0, "VOLUME_DELETED", "volume %s, %llu bytes", v->name,
+			(unsigned long long)v->size);
+	s->objects -= v->objects;
+	for (uint32_t i = 0; i < v->objects; i++)
+		s->members -= v->object[i].member_count;
+	map_volume_drop(&s->map, v);
+	state_gone(s, MAP_REC_VOLUME_GONE, id);
+	revoked_prune(s);
+	return 0;
+}
+
+int state_volume_set(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->volume_set.id);
+	uint8_t mask = c->volume_set.set_mask, flags, min_in_sync;
+	int rc;
+
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
+				    c->volume_set.id);
+	out->id = v->id;
+	if (!mask || mask & ~(VOLUME_SET_FLAGS | VOLUME_SET_MIN_IN_SYNC))
+		return state_refuse(out, -ERR_INVALID, "volume %s: nothing, or something unknown, to set",
+				    v->name);
+	flags = mask & VOLUME_SET_FLAGS ? c->volume_set.flags : v->flags;
+	min_in_sync = mask & VOLUME_SET_MIN_IN_SYNC ? c->volume_set.min_in_sync : v->min_in_sync;
+	rc = policy_check(v->name, v->copies, min_in_sync, flags, out);
+	if (rc || (flags == v->flags && min_in_sync == v->min_in_sync))
+		return rc;
+	v->flags = flags;
+	v->min_in_sync = min_in_sync;
+	state_volume_changed(s, v);
+	state_event_add(s, 0, "VOLUME_SET", "volume %s: flags %u, min in-sync %u", v->name, flags,
+			min_in_sync);
+	return 0;
+}
+
+static bool attach_gives_way(const struct map_attachment *a, const struct command *c)
+{
+	return a->volume == c->attach.volume && !a->revoked &&
+	       (!strcmp(a->holder, c->attach.holder) || c->attach.mode == ATTACH_EXCLUSIVE ||
+		a->mode == ATTACH_EXCLUSIVE);
+}
+
+/* The first current attachment that stands in the way, in order of age. */
+static const struct map_attachment *attach_conflict(struct map_attachment **a, size_t count,
+						    const struct command *c)
+{
+	for (size_t i = 0; i < count; i++)
+		if (attach_gives_way(a[i], c) && strcmp(a[i]->holder, c->attach.holder))
+			return a[i];
+	return NULL;
+}
+
+int state_attach(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->attach.volume);
+	const struct map_attachment *other;
+	struct map_attachment **a, *mine;
+	unsigned giving_way = 0;
+	size_t count;
+
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
+				    c->attach.volume);
+	if ((c->attach.mode != ATTACH_EXCLUSIVE && c->attach.mode != ATTACH_SHARED) ||
+	    !c->attach.holder[0])
+		return state_refuse(out, -ERR_INVALID, "volume %s: an attachment needs a holder and a mode",
+				    v->name);
+	if (s->map.next_attachment == UINT32_MAX || v->attach_epoch == UINT32_MAX)
+		return state_refuse(out, -ERR_LIMIT, "volume %s: all attachment numbers were used", v->name);
+	a = map_attachments_sorted(&s->map, &count);
+	other = attach_conflict(a, count, c);
+	if (other && !c->attach.steal) {
+		state_refuse(out, -ERR_HELD, "volume %s is attached by %s (%s): detach it there, or take it over "
+			     "with --steal", v->name, other->holder,
+			     other->mode == ATTACH_SHARED ? "shared" : "exclusive");
+		out->id = other->id;
+		free(a);
+		return -ERR_HELD;
+	}
+	for (size_t i = 0; i < count; i++)
+		giving_way += attach_gives_way(a[i], c);
+	if (s->live_attachments - giving_way >= ATTACHMENTS_MAX) {
+		free(a);
+		return state_refuse(out, -ERR_LIMIT, "there are %u attachments, the most a cluster can have: "
+				    "detach volumes that are not used", s->live_attachments);
+	}
+	if (other)
+		state_event_add(s, 1, "ATTACH_STOLEN", "volume %s: %s took it over from %s", v->name,
+				c->attach.holder, other->holder);
+	/* One's own earlier attachment is re-taken at once; with steal all that stand in the way go. */
+	for (size_t i = 0; i < count; i++)
+		if (attach_gives_way(a[i], c))
+			revoke(s, a[i]);
+	free(a);
+	mine = map_attachment_put(&s->map, s->map.next_attachment++);
+	mine->volume = v->id;
+	mine->epoch = ++v->attach_epoch;
+	mine->mode = c->attach.mode;
+	strcpy(mine->holder, c->attach.holder);
+	s->live_attachments++;
+	state_attachment_changed(s, mine);
+	state_volume_changed(s, v);
+	revoked_prune(s);
+	out->id = mine->id;
+	out->number = mine->epoch;
+	return 0;
+}
+
+int state_detach(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_attachment *a = map_attachment(&s->map, c->detach.attachment);
+
+	out->id = c->detach.attachment;
+	if (!a && (!c->detach.attachment || c->detach.attachment >= s->map.next_attachment))
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no attachment %u", c->detach.attachment);
+	if (!a || a->revoked)
+		return 0; /* done already */
+	revoke(s, a);
+	revoked_prune(s);
+	return 0;
+}
