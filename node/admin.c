@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests in, answers out: who may ask what, routes, errors, and passing a request on to another node.
+ * Must never let a request that changes something through on a weaker identity than its route wants. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "node/admin_impl.h"
+
+#define REQUESTS_MAX 64u
+#define TLS_CONNECTIONS_MAX 256u
+#define BODY_MAX (1u << 20)
+#define IDLE_TIMEOUT_S 60u
+#define TICK_US 5000000u
+
+static const struct route routes[] = {
+	{ "GET", "/v1/status", RIGHT_READ, true, admin_get_status },
+	{ "GET", "/v1/health", RIGHT_READ, true, admin_get_health },
+	{ "GET", "/v1/nodes", RIGHT_READ, false, admin_get_nodes },
+	{ "GET", "/v1/nodes/*", RIGHT_READ, false, admin_get_node },
+	{ "GET", "/v1/diskgroups", RIGHT_READ, false, admin_get_diskgroups },
+	{ "GET", "/v1/diskgroups/*", RIGHT_READ, false, admin_get_diskgroup },
+	{ "GET", "/v1/volumes", RIGHT_READ, false, admin_get_volumes },
+	{ "GET", "/v1/volumes/*", RIGHT_READ, false, admin_get_volume },
+	{ "GET", "/v1/ops", RIGHT_READ, false, admin_get_ops },
+	{ "GET", "/v1/events", RIGHT_READ, false, admin_get_events },
+	{ "GET", "/v1/metrics", RIGHT_READ, true, admin_get_metrics },
+	{ "GET", "/v1/local", RIGHT_READ, true, admin_get_local },
+	{ "GET", "/v1/local/ops", RIGHT_READ, false, admin_get_local_ops },
+	{ "GET", "/v1/local/replicas/*", RIGHT_READ, false, admin_get_local_replicas },
+	{ "GET", "/v1/ca", RIGHT_ANY, false, admin_get_ca },
+	{ "POST", "/v1/cluster/init", RIGHT_LOCAL, true, admin_init },
+	{ "POST", "/v1/node/invite", RIGHT_ADMIN, false, admin_invite },
+	{ "POST", "/v1/node/join-prepare", RIGHT_LOCAL, true, admin_join_prepare },
+	{ "POST", "/v1/node/join-request", RIGHT_ANY, false, admin_join_request },
+	{ "POST", "/v1/node/join-finish", RIGHT_LOCAL, true, admin_join_finish },
+	{ "POST", "/v1/certs", RIGHT_ADMIN, false, admin_sign },
+	{ "POST", "/v1/diskgroups", RIGHT_ADMIN, false, admin_add_diskgroup },
+	{ "POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume },
+	{ "PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume },
+	{ "POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume },
+	{ "DELETE", "/v1/volumes/*", RIGHT_ADMIN, false, admin_delete_volume },
+};
+
+uint64_t wall_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+const struct map *admin_map(const struct admin *a)
+{
+	return a->ops ? state_map(a->ops->state(a->cluster)) : NULL;
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------- */
+
+static void request_free(struct areq *q)
+{
+	list_del(&q->link);
+	json_free(q->body);
+	free(q->method);
+	free(q->path);
+	free(q->query);
+	free(q->param);
+	free(q->op);
+	free(q);
+}
+
+static void send_text(struct areq *q, int status, const char *type, const char *text)
+{
+	if (q->answered)
+		return;
+	q->answered = true;
+	if (q->http)
+		http_reply(q->http, status, type, text, strlen(text));
+	else if (q->admin->ops)
+		q->admin->ops->call_answer(q->admin->cluster, q->ticket, status, text);
+}
+
+void admin_reply_text(struct areq *q, int status, const char *type, const char *text)
+{
+	send_text(q, status, type, text);
+	request_free(q);
+}
+
+static char *finish_json(struct json *body)
+{
+	CLEANUP(free_ptr) char *text = NULL;
+
+	json_put_u64(body, "schema", ADMIN_SCHEMA);
+	text = json_print(body, false);
+	json_free(body);
+	return xasprintf("%s\n", text);
+}
+
+void admin_reply(struct areq *q, int status, struct json *body)
+{
+	CLEANUP(free_ptr) char *text = finish_json(body);
+
+	admin_reply_text(q, status, "application/json", text);
+}
+
+static int http_status(int rc)
+{
+	static const struct {
+		int rc, status;
+	} table[] = {
+		{ -ERR_NOT_FOUND, 404 }, { -ENOENT, 404 },	  { -ERR_EXISTS, 409 },	  { -ERR_CLAIMED, 409 },
+		{ -EEXIST, 409 },	 { -ERR_BUSY, 409 },	  { -ERR_HELD, 409 },	  { -EBUSY, 409 },
+		{ -ERR_INVALID, 400 },	 { -ERR_LIMIT, 400 },	  { -EINVAL, 400 },	  { -ERR_TOO_FEW, 507 },
+		{ -ERR_FULL, 507 },	 { -ENOSPC, 507 },	  { -ERR_NO_LEADER, 503 }, { -ERR_NOT_LEADER, 503 },
+		{ -ERR_UNAVAILABLE, 503 }, { -ERR_UNCLAIMED, 503 }, { -ERR_CLOSED, 503 }, { -ERR_RETRY, 503 },
+		{ -ETIMEDOUT, 504 },	 { -ERR_AUTH, 401 },	  { -ERR_REFUSED, 403 },  { -ERR_FOREIGN, 403 },
+		{ -ERR_FENCED, 403 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(table); i++)
+		if (table[i].rc == rc)
+			return table[i].status;
+	return 500;
+}
+
+static struct json *error_json(int rc, const char *message)
+{
+	struct json *j = json_object_new();
+
+	json_put_str(j, "error", err_name(rc));
+	json_put_str(j, "message", message);
+	return j;
+}
+
+void admin_fail(struct areq *q, int rc, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	admin_reply(q, http_status(rc), error_json(rc, text[0] ? text : err_text(rc)));
+}
+
+bool admin_failed(struct areq *q, int rc, const struct command_result *r)
+{
+	if (rc == 0 && r->code == 0)
+		return false;
+	if (rc == -ETIMEDOUT)
+		admin_fail(q, rc, "no answer from the cluster within %u s; it may still happen: look before you "
+				  "repeat", PROPOSE_TIMEOUT_MS / 1000);
+	else if (rc < 0)
+		admin_fail(q, rc, "%s", err_text(rc));
+	else
+		admin_fail(q, r->code, "%s", r->text[0] ? r->text : err_text(r->code));
+	return true;
+}
+
+struct json *admin_source(const struct admin *a)
+{
+	struct json *j = json_object_new();
+	const struct map *m = admin_map(a);
+	struct consensus_status st = { 0 };
+	const struct map_node *leader;
+	uint64_t now = loop_mono_us(a->cfg.loop), applied;
+
+	json_put_str(j, "node", a->cfg.config->name);
+	json_put_u64(j, "node_number", a->cfg.identity->number);
+	json_put_u64(j, "time_ms", wall_ms());
+	if (!m)
+		return j;
+	a->ops->status(a->cluster, &st);
+	applied = a->ops->applied_us(a->cluster);
+	leader = st.leader ? map_node(m, st.leader) : NULL;
+	json_put_u64(j, "map_version", m->version);
+	json_put_u64(j, "map_age_ms", applied && applied < now ? (now - applied) / 1000 : 0);
+	json_put_str(j, "leader", leader ? leader->name : NULL);
+	json_put_u64(j, "term", st.term);
+	return j;
+}
+
+void admin_command(const struct areq *q, uint16_t kind, struct command *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->kind = kind;
+	out->time_ms = wall_ms();
+	snprintf(out->actor, sizeof(out->actor), "%s", q->actor);
+}
+
+/* ---- Passing on -------------------------------------------------------------------------------- */
+
+struct forward {
+	struct wait wait;
+	struct areq *q;
+	struct control_call call;
+	uint16_t voters[16]; /* still to be tried, when the CA key is looked for */
+	unsigned voter_count, next;
+	bool for_ca;
+};
+
+static void forward_next(struct forward *f);
+
+static void on_forwarded(struct wait *w, int rc)
+{
+	struct forward *f = container_of(w, struct forward, wait);
+	CLEANUP(free_ptr) char *json = f->call.json;
+	struct areq *q = f->q;
+
+	f->call.json = NULL;
+	if (f->for_ca && (rc < 0 || f->call.status == 503) && f->next < f->voter_count) {
+		forward_next(f);
+		return;
+	}
+	if (rc < 0)
+		admin_fail(q, rc, "the other node did not answer: %s", err_text(rc));
+	else
+		admin_reply_text(q, f->call.status, "application/json", json ? json : "{}");
+}
+
+static void forward_to(struct forward *f, uint16_t node, uint64_t timeout_ms)
+{
+	struct areq *q = f->q;
+	CLEANUP(free_ptr) char *body = q->body ? json_print(q->body, false) : NULL;
+	int rc;
+
+	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, q->path, body ? body : "",
+				 timeout_ms, &f->wait);
+	if (rc != PENDING)
+		on_forwarded(&f->wait, rc);
+}
+
+static void forward_next(struct forward *f)
+{
+	forward_to(f, f->voters[f->next++], PROPOSE_TIMEOUT_MS + 5000);
+}
+
+void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms)
+{
+	struct forward *f = xcalloc(1, sizeof(*f));
+
+	f->wait.resume = on_forwarded;
+	f->q = q;
+	free(q->op);
+	q->op = f;
+	forward_to(f, node, timeout_ms);
+}
+
+void admin_forward_to_ca(struct areq *q)
+{
+	struct admin *a = q->admin;
+	struct consensus_status st;
+	struct forward *f;
+
+	if (q->who == WHO_NODE) { /* once only: no circles */
+		admin_fail(q, -ERR_UNAVAILABLE, "this node does not hold the CA key");
+		return;
+	}
+	f = xcalloc(1, sizeof(*f));
+	f->wait.resume = on_forwarded;
+	f->q = q;
+	f->for_ca = true;
+	a->ops->status(a->cluster, &st);
+	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(f->voters); i++)
+		if (st.voter[i] != a->cfg.identity->number && a->ops->peer_connected(a->cluster, st.voter[i]))
+			f->voters[f->voter_count++] = st.voter[i];
+	free(q->op);
+	q->op = f;
+	if (f->voter_count == 0)
+		admin_fail(q, -ERR_UNAVAILABLE, "no voter that could hold the CA key can be reached");
+	else
+		forward_next(f);
+}
+
+/* ---- Routing ----------------------------------------------------------------------------------- */
+
+/* Segment by segment; "*" takes one non-empty segment, which is copied to *param (malloc'ed). */
+static bool match(const char *pattern, const char *path, char **param)
+{
+	const char *name = NULL;
+	size_t name_len = 0;
+
+	while (*pattern && *path) {
+		if (*pattern == '*') {
+			name = path;
+			name_len = strcspn(path, "/");
+			if (name_len == 0)
+				return false;
+			path += name_len;
+			pattern++;
+		} else if (*pattern++ != *path++) {
+			return false;
+		}
+	}
+	if (*pattern || *path)
+		return false;
+	free(*param);
+	*param = name ? strndup(name, name_len) : NULL;
+	return true;
+}
+
+static bool allowed(const struct route *r, enum admin_who who)
+{
+	switch (r->right) {
+	case RIGHT_ANY:
+		return true;
+	case RIGHT_READ:
+		return who >= WHO_CLIENT;
+	case RIGHT_ADMIN:
+		return who >= WHO_NODE;
+	case RIGHT_LOCAL:
+		return who == WHO_ROOT;
+	}
+	return false;
+}
+
+static void dispatch(struct areq *q)
+{
+	bool known_path = false;
+
+	for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+		const struct route *r = &routes[i];
+
+		if (!match(r->pattern, q->path, &q->param))
+			continue;
+		known_path = true;
+		if (strcmp(r->method, q->method))
+			continue;
+		if (!allowed(r, q->who)) {
+			admin_fail(q, -ERR_REFUSED, "%s may not %s %s%s", q->actor, q->method, q->path,
+				   r->right == RIGHT_LOCAL ? "; only root on the node itself may" : "");
+			return;
+		}
+		if (!q->admin->ops && !r->unclaimed) {
+			admin_fail(q, -ERR_UNCLAIMED, "this node belongs to no cluster yet: `ashlar cluster init` "
+						      "makes one, `ashlar node join TOKEN` joins one");
+			return;
+		}
+		r->handle(q);
+		return;
+	}
+	if (known_path)
+		admin_fail(q, -ERR_INVALID, "%s is not possible on %s", q->method, q->path);
+	else
+		admin_fail(q, -ERR_NOT_FOUND, "no such resource: %.200s", q->path);
+}
+
+static struct areq *request_new(struct admin *a, const char *method, const char *path, const char *query)
+{
+	struct areq *q = xcalloc(1, sizeof(*q));
+
+	q->admin = a;
+	q->method = xstrdup(method);
+	q->path = xstrdup(path);
+	q->query = xstrdup(query);
+	list_init(&q->link);
+	list_push_back(&a->requests, &q->link);
+	return q;
+}
+
+static void start(struct areq *q, const char *body, size_t len)
+{
+	char err[160];
+
+	if (q->admin->stopping) {
+		admin_fail(q, -ERR_CLOSED, "ashlard is stopping");
+		return;
+	}
+	if (len > 0) {
+		q->body = json_parse(body, len, err, sizeof(err));
+		if (!q->body) {
+			admin_fail(q, -ERR_INVALID, "the body is not JSON: %s", err);
+			return;
+		}
+	}
+	dispatch(q);
+}
+
+static enum admin_who who_is(const struct http_request *r)
+{
+	if (r->local)
+		return WHO_ROOT;
+	if (!strncmp(r->identity, "operator:", 9))
+		return WHO_OPERATOR;
+	if (!strncmp(r->identity, "node:", 5))
+		return WHO_NODE;
+	if (!strncmp(r->identity, "client:", 7))
+		return WHO_CLIENT;
+	return WHO_NOBODY;
+}
+
+static void on_http(void *ctx, struct http_request *r)
+{
+	struct areq *q = request_new(ctx, r->method, r->path, r->query);
+
+	q->http = r;
+	q->who = who_is(r);
+	snprintf(q->actor, sizeof(q->actor), "%.63s",
+		 r->local ? "root" : r->identity[0] ? r->identity : "anonymous");
+	start(q, r->body, r->body_len);
+}
+
+void admin_call(struct admin *a, uint64_t ticket, const char *method, const char *path, const char *json)
+{
+	struct areq *q = request_new(a, method, path, "");
+
+	q->ticket = ticket;
+	q->who = WHO_NODE;
+	snprintf(q->actor, sizeof(q->actor), "node");
+	start(q, json, json ? strlen(json) : 0);
+}
+
+/* ---- Life -------------------------------------------------------------------------------------- */
+
+/* Keeps "since" honest between questions. */
+static void on_tick(struct timer *t)
+{
+	struct admin *a = container_of(t, struct admin, tick);
+	struct health_report *r;
+
+	timer_set(t, TICK_US);
+	if (!a->ops)
+		return;
+	r = xcalloc(1, sizeof(*r));
+	facts_health(a, r);
+	free(r);
+}
+
+struct admin *admin_create(const struct admin_config *cfg)
+{
+	struct admin *a = xcalloc(1, sizeof(*a));
+	const struct http_config http = { .loop = cfg->loop,
+					  .handle = on_http,
+					  .ctx = a,
+					  .body_max = BODY_MAX,
+					  .requests_max = REQUESTS_MAX,
+					  .tls_connections_max = TLS_CONNECTIONS_MAX,
+					  .idle_timeout_s = IDLE_TIMEOUT_S };
+
+	a->cfg = *cfg;
+	list_init(&a->requests);
+	list_init(&a->facts_waiters);
+	a->started_us = loop_mono_us(cfg->loop);
+	a->http = http_create(&http);
+	timer_init(&a->tick, cfg->loop, on_tick);
+	timer_set(&a->tick, TICK_US);
+	return a;
+}
+
+void admin_set_cluster(struct admin *a, const struct admin_cluster_ops *ops, void *cluster)
+{
+	a->ops = ops;
+	a->cluster = cluster;
+}
+
+int admin_listen_unix(struct admin *a)
+{
+	return http_listen_unix(a->http, a->cfg.config->admin_socket);
+}
+
+int admin_listen_tls(struct admin *a, struct tls_ctx *tls)
+{
+	return http_listen_tls(a->http, tls, a->cfg.config->admin_listen);
+}
+
+uint16_t admin_tls_port(const struct admin *a)
+{
+	return http_tls_port(a->http);
+}
+
+void admin_stop(struct admin *a)
+{
+	struct areq *q;
+
+	a->stopping = true;
+	timer_cancel(&a->tick);
+	/* Their operations may still be resumed by the cluster on its way down; only the answer goes now. */
+	list_for_each(q, &a->requests, link) {
+		CLEANUP(free_ptr) char *text = finish_json(error_json(-ERR_CLOSED, "ashlard is stopping"));
+
+		send_text(q, 503, "application/json", text);
+	}
+}
+
+void admin_destroy(struct admin *a)
+{
+	struct areq *q, *next;
+
+	if (!a)
+		return;
+	CHECK(a->stopping);
+	a->ops = NULL;
+	list_for_each_safe(q, next, &a->requests, link)
+		request_free(q);
+	timer_fini(&a->tick);
+	facts_free(a);
+	http_destroy(a->http);
+	free(a);
+}
+
+/* ---- The real cluster -------------------------------------------------------------------------- */
+
+static const struct state *real_state(void *c)
+{
+	return control_state(c);
+}
+
+static void real_status(void *c, struct consensus_status *out)
+{
+	control_status(c, out);
+}
+
+static uint64_t real_applied_us(void *c)
+{
+	return control_applied_us(c);
+}
+
+static bool real_peer_connected(void *c, uint16_t node)
+{
+	return control_peer_connected(c, node);
+}
+
+static int real_propose(void *c, struct control_propose *p, const struct command *cmd, uint64_t deadline_ms,
+			struct wait *w)
+{
+	return control_propose(c, p, cmd, deadline_ms, w);
+}
+
+static int real_volume_create(void *c, struct control_propose *p, const struct map_volume *want,
+			      const char *actor, struct wait *w)
+{
+	return control_volume_create(c, p, want, actor, w);
+}
+
+static int real_volume_resize(void *c, struct control_propose *p, uint32_t volume, uint64_t size,
+			      const char *actor, struct wait *w)
+{
+	return control_volume_resize(c, p, volume, size, actor, w);
+}
+
+static int real_call(void *c, struct control_call *q, uint16_t node, const char *method, const char *path,
+		     const char *json, uint64_t timeout_ms, struct wait *w)
+{
+	return control_call(c, q, node, method, path, json, timeout_ms, w);
+}
+
+static void real_call_answer(void *c, uint64_t ticket, int status, const char *json)
+{
+	control_call_answer(c, ticket, status, json);
+}
+
+const struct admin_cluster_ops admin_control_ops = {
+	.state = real_state,
+	.status = real_status,
+	.applied_us = real_applied_us,
+	.peer_connected = real_peer_connected,
+	.propose = real_propose,
+	.volume_create = real_volume_create,
+	.volume_resize = real_volume_resize,
+	.call = real_call,
+	.call_answer = real_call_answer,
+};

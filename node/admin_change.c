@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests that change volumes. Each becomes one command; what the state machine refuses is answered
+ * with its own sentence. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/admin_impl.h"
+
+struct change {
+	struct wait wait;
+	struct areq *q;
+	struct control_propose propose;
+	struct map_volume want;
+	char name[NAME_MAX_LEN + 1];
+	const char *done; /* what happened, for the answer */
+};
+
+static void on_changed(struct wait *w, int rc)
+{
+	struct change *c = container_of(w, struct change, wait);
+	struct areq *q = c->q;
+	struct json *j;
+
+	if (admin_failed(q, rc, &c->propose.result))
+		return;
+	j = json_object_new();
+	json_put_str(j, "name", c->name);
+	json_put_u64(j, "id", c->propose.result.id);
+	json_put_str(j, "done", c->done);
+	if (c->propose.result.text[0])
+		json_put_str(j, "note", c->propose.result.text);
+	json_put_u64(j, "index", c->propose.result.index);
+	admin_reply(q, 200, j);
+}
+
+static struct change *change_new(struct areq *q, const char *name, const char *done)
+{
+	struct change *c = xcalloc(1, sizeof(*c));
+
+	c->wait.resume = on_changed;
+	c->q = q;
+	c->done = done;
+	snprintf(c->name, sizeof(c->name), "%s", name);
+	q->op = c;
+	return c;
+}
+
+static void change_settle(struct change *c, int rc)
+{
+	if (rc != PENDING)
+		on_changed(&c->wait, rc);
+}
+
+/* Refuses bodies with members nobody reads: a misspelt "copys" must not make a one-copy volume. */
+static bool only_known(struct areq *q, const char *const *known, size_t n)
+{
+	for (void *it = q->body ? json_members(q->body) : NULL; it; it = json_members_next(q->body, it)) {
+		bool found = false;
+
+		for (size_t i = 0; i < n; i++)
+			found |= !strcmp(json_member_key(it), known[i]);
+		if (!found) {
+			admin_fail(q, -ERR_INVALID, "unknown member \"%.40s\"", json_member_key(it));
+			return false;
+		}
+	}
+	return true;
+}
+
+void admin_create_volume(struct areq *q)
+{
+	static const char *const known[] = { "name", "size_bytes", "copies", "min_in_sync", "compression", "dedup" };
+	const char *name = q->body ? json_str(q->body, "name") : NULL;
+	struct map_volume *v;
+	struct change *c;
+
+	if (!only_known(q, known, ARRAY_LEN(known)))
+		return;
+	if (!name || !*name || strlen(name) > NAME_MAX_LEN) {
+		admin_fail(q, -ERR_INVALID, "a volume needs a name of 1 to %u characters", NAME_MAX_LEN);
+		return;
+	}
+	if (map_volume_by_name(admin_map(q->admin), name)) {
+		admin_fail(q, -ERR_EXISTS, "a volume named \"%s\" exists", name);
+		return;
+	}
+	c = change_new(q, name, "created");
+	v = &c->want;
+	snprintf(v->name, sizeof(v->name), "%s", name);
+	uuid_make(&v->uuid);
+	v->size = json_u64(q->body, "size_bytes", 0);
+	v->copies = (uint8_t)MIN(json_u64(q->body, "copies", 2), 255);
+	v->min_in_sync = (uint8_t)MIN(json_u64(q->body, "min_in_sync", 1), 255);
+	v->flags = (json_bool(q->body, "compression", false) ? VOLUME_COMPRESSION : 0) |
+		   (json_bool(q->body, "dedup", false) ? VOLUME_DEDUP : 0);
+	v->state = VOLUME_LIVE;
+	if (v->size == 0 || v->size % 4096 || v->size > VOLUME_SIZE_MAX) {
+		admin_fail(q, -ERR_INVALID, "size_bytes must be a multiple of 4096 from 4096 to %llu",
+			   VOLUME_SIZE_MAX);
+		return;
+	}
+	if (v->copies < 1 || v->copies > COPIES_MAX || v->min_in_sync < 1 || v->min_in_sync > v->copies) {
+		admin_fail(q, -ERR_INVALID, "copies must be 1 to %u and min_in_sync 1 to copies", COPIES_MAX);
+		return;
+	}
+	change_settle(c, q->admin->ops->volume_create(q->admin->cluster, &c->propose, v, q->actor, &c->wait));
+}
+
+static const struct map_volume *find_volume(struct areq *q)
+{
+	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
+
+	if (!v)
+		admin_fail(q, -ERR_NOT_FOUND, "no volume is named \"%.63s\"; `ashlar volume list` shows all", q->param);
+	return v;
+}
+
+static void resize(struct areq *q, const struct map_volume *v)
+{
+	uint64_t size = json_u64(q->body, "size_bytes", 0);
+	struct change *c;
+
+	if (size == 0 || size % 4096 || size > VOLUME_SIZE_MAX) {
+		admin_fail(q, -ERR_INVALID, "size_bytes must be a multiple of 4096 from 4096 to %llu",
+			   VOLUME_SIZE_MAX);
+		return;
+	}
+	c = change_new(q, v->name, "resized");
+	change_settle(c, q->admin->ops->volume_resize(q->admin->cluster, &c->propose, v->id, size, q->actor,
+						      &c->wait));
+}
+
+void admin_resize_volume(struct areq *q)
+{
+	static const char *const known[] = { "size_bytes" };
+	const struct map_volume *v = find_volume(q);
+
+	if (v && only_known(q, known, ARRAY_LEN(known)))
+		resize(q, v);
+}
+
+/* One kind of change at a time: size, or policy. */
+void admin_patch_volume(struct areq *q)
+{
+	static const char *const known[] = { "size_bytes", "min_in_sync", "compression", "dedup" };
+	const struct map_volume *v = find_volume(q);
+	struct command cmd;
+	struct change *c;
+	bool flags;
+
+	if (!v || !only_known(q, known, ARRAY_LEN(known)))
+		return;
+	flags = json_has(q->body, "compression") || json_has(q->body, "dedup");
+	if (json_has(q->body, "size_bytes")) {
+		if (flags || json_has(q->body, "min_in_sync"))
+			admin_fail(q, -ERR_INVALID, "change the size and the policy in two requests");
+		else
+			resize(q, v);
+		return;
+	}
+	if (!flags && !json_has(q->body, "min_in_sync")) {
+		admin_fail(q, -ERR_INVALID, "nothing to change: give size_bytes, min_in_sync, compression or dedup");
+		return;
+	}
+	c = change_new(q, v->name, "changed");
+	admin_command(q, CMD_VOLUME_SET, &cmd);
+	cmd.volume_set.id = v->id;
+	cmd.volume_set.set_mask = (flags ? VOLUME_SET_FLAGS : 0) |
+				  (json_has(q->body, "min_in_sync") ? VOLUME_SET_MIN_IN_SYNC : 0);
+	cmd.volume_set.min_in_sync = (uint8_t)MIN(json_u64(q->body, "min_in_sync", v->min_in_sync), 255);
+	if (json_bool(q->body, "compression", v->flags & VOLUME_COMPRESSION))
+		cmd.volume_set.flags |= VOLUME_COMPRESSION;
+	if (json_bool(q->body, "dedup", v->flags & VOLUME_DEDUP))
+		cmd.volume_set.flags |= VOLUME_DEDUP;
+	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd, PROPOSE_TIMEOUT_MS, &c->wait));
+}
+
+void admin_delete_volume(struct areq *q)
+{
+	const struct map_volume *v = find_volume(q);
+	struct command cmd;
+	struct change *c;
+
+	if (!v)
+		return;
+	c = change_new(q, v->name, "deleted");
+	admin_command(q, CMD_VOLUME_DELETE, &cmd);
+	cmd.volume_delete.id = v->id;
+	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd, PROPOSE_TIMEOUT_MS, &c->wait));
+}

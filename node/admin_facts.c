@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Facts of all nodes: asked in parallel with a short deadline, kept with their age, so that an answer
+ * about a cluster with dead nodes comes as fast as one about a healthy one. One gathering at a time;
+ * whoever asks meanwhile waits for the same one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/admin_impl.h"
+
+/* ---- Asking all nodes -------------------------------------------------------------------------- */
+
+static void ask_settle(struct ask_all *k)
+{
+	if (k->pending == 0 && !k->starting)
+		wait_resume(k->owner, 0);
+}
+
+static void take_answer(struct ask_one *o, int rc)
+{
+	char err[128];
+
+	if (rc == 0 && o->call.status == 200 && o->call.json)
+		o->json = json_parse(o->call.json, strlen(o->call.json), err, sizeof(err));
+	free(o->call.json);
+	o->call.json = NULL;
+	o->all->pending--;
+}
+
+static void on_answer(struct wait *w, int rc)
+{
+	struct ask_one *o = container_of(w, struct ask_one, wait);
+
+	take_answer(o, rc);
+	ask_settle(o->all);
+}
+
+int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait *w)
+{
+	struct ask_all *k = xcalloc(1, sizeof(*k));
+	const struct map *m = admin_map(a);
+
+	k->admin = a;
+	k->owner = w;
+	k->starting = true;
+	*out = k;
+	for (struct hnode *h = m ? hmap_walk(&m->nodes, NULL) : NULL; h; h = hmap_walk(&m->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+		struct ask_one *o = &k->one[k->count];
+		int rc;
+
+		if (n->id == a->cfg.identity->number || k->count >= NODES_MAX ||
+		    !a->ops->peer_connected(a->cluster, n->id))
+			continue;
+		k->count++;
+		k->pending++;
+		o->node = n->id;
+		o->all = k;
+		o->wait.resume = on_answer;
+		rc = a->ops->call(a->cluster, &o->call, n->id, "GET", path, "", CALL_TIMEOUT_MS, &o->wait);
+		if (rc != PENDING)
+			take_answer(o, rc);
+	}
+	k->starting = false;
+	return k->pending ? PENDING : 0;
+}
+
+void ask_all_free(struct ask_all *k)
+{
+	if (!k)
+		return;
+	for (unsigned i = 0; i < k->count; i++)
+		json_free(k->one[i].json);
+	free(k);
+}
+
+/* ---- Gathering --------------------------------------------------------------------------------- */
+
+struct gather {
+	struct admin *admin;
+	struct ask_all *ask;
+	struct json *local;
+	struct wait asked, found;
+	unsigned pending;
+};
+
+static void put_fact(struct admin *a, uint16_t node, struct json *json)
+{
+	struct fact *f;
+
+	if (!json || node > NODES_MAX) {
+		json_free(json);
+		return;
+	}
+	f = &a->facts[node];
+	json_free(f->json);
+	f->json = json;
+	f->at_us = loop_mono_us(a->cfg.loop);
+}
+
+static void gather_finish(struct gather *g)
+{
+	struct admin *a = g->admin;
+	struct list waiters;
+
+	put_fact(a, a->cfg.identity->number, g->local);
+	for (unsigned i = 0; g->ask && i < g->ask->count; i++) {
+		put_fact(a, g->ask->one[i].node, g->ask->one[i].json);
+		g->ask->one[i].json = NULL;
+	}
+	ask_all_free(g->ask);
+	free(g);
+	a->gather = NULL;
+	a->facts_us = loop_mono_us(a->cfg.loop);
+	list_init(&waiters);
+	list_splice_back(&waiters, &a->facts_waiters);
+	while (!list_empty(&waiters)) {
+		struct list *l = list_pop_front(&waiters);
+
+		wait_resume(list_entry(l, struct facts_waiter, link)->wait, 0);
+	}
+}
+
+static void gather_part(struct gather *g)
+{
+	if (--g->pending == 0)
+		gather_finish(g);
+}
+
+static void on_asked(struct wait *w, int rc)
+{
+	gather_part(container_of(w, struct gather, asked));
+}
+
+static void on_found(struct wait *w, int rc)
+{
+	gather_part(container_of(w, struct gather, found));
+}
+
+int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait)
+{
+	uint64_t now = loop_mono_us(a->cfg.loop);
+	struct gather *g;
+
+	if (!a->gather && a->facts_us && now - a->facts_us < FACTS_FRESH_US)
+		return 0;
+	if (!a->gather) {
+		g = xcalloc(1, sizeof(*g));
+		g->admin = a;
+		g->asked.resume = on_asked;
+		g->found.resume = on_found;
+		a->gather = g;
+		g->pending = 3; /* the two parts, and this function */
+		if (ask_all(a, "/v1/local", &g->ask, &g->asked) != PENDING)
+			g->pending--;
+		if (local_facts(a, &g->local, &g->found) != PENDING)
+			g->pending--;
+		if (--g->pending == 0) {
+			gather_finish(g);
+			return 0;
+		}
+	}
+	w->wait = wait;
+	list_push_back(&a->facts_waiters, &w->link);
+	return PENDING;
+}
+
+struct after {
+	struct wait wait;
+	struct facts_waiter waiter;
+	struct areq *q;
+	void (*then)(struct areq *q);
+};
+
+static void on_facts(struct wait *w, int rc)
+{
+	struct after *f = container_of(w, struct after, wait);
+
+	f->then(f->q);
+}
+
+void admin_after_facts(struct areq *q, void (*then)(struct areq *q))
+{
+	struct after *f = xcalloc(1, sizeof(*f));
+
+	f->wait.resume = on_facts;
+	f->q = q;
+	f->then = then;
+	q->op = f;
+	if (facts_refresh(q->admin, &f->waiter, &f->wait) != PENDING)
+		then(q);
+}
+
+void facts_free(struct admin *a)
+{
+	for (unsigned i = 0; i <= NODES_MAX; i++)
+		json_free(a->facts[i].json);
+	if (a->gather) {
+		ask_all_free(a->gather->ask);
+		json_free(a->gather->local);
+		free(a->gather);
+	}
+}
+
+/* ---- Using them -------------------------------------------------------------------------------- */
+
+bool facts_node_up(const struct admin *a, uint16_t node)
+{
+	return node == a->cfg.identity->number || (a->ops && a->ops->peer_connected(a->cluster, node));
+}
+
+int64_t facts_age_ms(const struct admin *a, uint16_t node)
+{
+	if (node > NODES_MAX || !a->facts[node].json)
+		return -1;
+	return (int64_t)((loop_mono_us(a->cfg.loop) - a->facts[node].at_us) / 1000);
+}
+
+const struct json *facts_group(const struct admin *a, const struct map_group *g)
+{
+	const struct json *list;
+
+	if (g->node > NODES_MAX || !a->facts[g->node].json)
+		return NULL;
+	list = json_get(a->facts[g->node].json, "groups");
+	for (size_t i = 0; i < json_len(list); i++)
+		if (json_u64(json_at(list, i), "group", 0) == g->id)
+			return json_at(list, i);
+	return NULL;
+}
+
+static void health_node_facts(const struct admin *a, struct health_node *n)
+{
+	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL, *list;
+
+	n->up = facts_node_up(a, n->id);
+	if (!f)
+		return;
+	if (json_has(f, "certificate_expires_s")) {
+		n->cert_known = true;
+		n->cert_expires_s = (int64_t)json_get_real(f, "certificate_expires_s", 0);
+	}
+	list = json_get(f, "groups");
+	for (size_t i = 0; i < json_len(list); i++) {
+		const struct json *g = json_at(list, i);
+		const char *why = json_str(g, "why");
+
+		if (!json_bool(g, "missing", false))
+			continue;
+		if (n->missing_devices++ == 0)
+			snprintf(n->missing_device, sizeof(n->missing_device), "%s", why ? why : "?");
+	}
+}
+
+static void health_group_facts(const struct admin *a, const struct map_group *g, struct health_group *out)
+{
+	const struct json *f = facts_group(a, g), *stats = f ? json_get(f, "stats") : NULL;
+
+	out->id = g->id;
+	if (!f || !facts_node_up(a, g->node))
+		return;
+	out->known = true;
+	out->open = json_bool(f, "open", false);
+	out->failed = json_str(f, "failed") && !json_bool(f, "missing", false) ? -ERR_DEVICE : 0;
+	out->data_bytes = json_u64(stats, "data_bytes", 0);
+	out->used_bytes = json_u64(stats, "data_used_bytes", 0);
+}
+
+void facts_health(struct admin *a, struct health_report *out)
+{
+	const struct map *m = admin_map(a);
+	struct health_input in = { .map = m, .self = a->cfg.identity->number, .now_ms = wall_ms() };
+	struct consensus_status st = { 0 };
+	struct health_node *nodes;
+	struct health_group *groups;
+
+	memset(out, 0, sizeof(*out));
+	if (!m)
+		return;
+	nodes = xcalloc(m->nodes.count + 1, sizeof(*nodes));
+	groups = xcalloc(m->groups.count + 1, sizeof(*groups));
+	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
+		nodes[in.node_count].id = container_of(h, struct map_node, by_id)->id;
+		health_node_facts(a, &nodes[in.node_count++]);
+	}
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
+		health_group_facts(a, container_of(h, struct map_group, by_id), &groups[in.group_count++]);
+	a->ops->status(a->cluster, &st);
+	in.leader_known = st.leader != 0;
+	in.voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in.voters));
+	memcpy(in.voters, st.voter, in.voter_count * sizeof(in.voters[0]));
+	in.nodes = nodes;
+	in.groups = groups;
+	health_evaluate(&in, out);
+	health_remember(&a->memory, out, in.now_ms);
+	free(nodes);
+	free(groups);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the admin interface: requests, answers, rights, and the facts gathered from all nodes. For
+ * node/admin*.c only. */
+#pragma once
+
+#include "node/admin.h"
+#include "node/base/err.h"
+#include "node/base/json.h"
+#include "node/base/log.h"
+#include "node/health.h"
+#include "node/http.h"
+
+#define ADMIN_SCHEMA 1u
+#define FACTS_FRESH_US 500000u	/* younger facts are not asked for again */
+#define CALL_TIMEOUT_MS 1500u	/* a status must be there within 2 s, whoever is dead */
+#define PROPOSE_TIMEOUT_MS 10000u
+
+/* Who asks, by what their connection proved. */
+enum admin_who { WHO_NOBODY, WHO_CLIENT, WHO_NODE, WHO_OPERATOR, WHO_ROOT };
+
+struct areq;
+struct route {
+	const char *method, *pattern; /* a last segment "*" matches one name */
+	enum { RIGHT_ANY, RIGHT_READ, RIGHT_ADMIN, RIGHT_LOCAL } right;
+	bool unclaimed; /* answered by an unclaimed node too */
+	void (*handle)(struct areq *q);
+};
+
+/* One request, from its arrival to its answer. */
+struct areq {
+	struct list link;
+	struct admin *admin;
+	char *method, *path, *query;
+	char *param; /* what "*" matched */
+	struct json *body; /* NULL if none */
+	enum admin_who who;
+	char actor[64];
+	struct http_request *http; /* or: */
+	uint64_t ticket;
+	bool answered;
+	void *op; /* the handler's own; freed with the request */
+};
+
+/* What a node last said about itself (GET /v1/local), kept with its age. */
+struct fact {
+	struct json *json;
+	uint64_t at_us; /* mono */
+};
+
+struct facts_waiter {
+	struct list link;
+	struct wait *wait;
+};
+
+struct gather;
+
+struct admin {
+	struct admin_config cfg;
+	const struct admin_cluster_ops *ops; /* NULL while unclaimed */
+	void *cluster;
+	struct http_server *http;
+	struct list requests;
+	bool stopping, birth_busy;
+	uint64_t started_us;
+	struct fact facts[NODES_MAX + 1]; /* by node number; 0 while unclaimed */
+	uint64_t facts_us;		  /* end of the last gathering */
+	struct gather *gather;
+	struct list facts_waiters;
+	struct health_memory memory;
+	struct timer tick;
+};
+
+/* ---- Answers (admin.c). Each frees the request. ---- */
+void admin_reply(struct areq *q, int status, struct json *body); /* takes body over; adds schema */
+void admin_reply_text(struct areq *q, int status, const char *type, const char *text);
+void admin_fail(struct areq *q, int rc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* A result of the state machine or of the way to it. true: it was a failure and has been answered. */
+bool admin_failed(struct areq *q, int rc, const struct command_result *r);
+/* Who said it and how old it is: put under "source" of every answer about the cluster. */
+struct json *admin_source(const struct admin *a);
+const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
+uint64_t wall_ms(void);
+void admin_command(const struct areq *q, uint16_t kind, struct command *out); /* time and actor filled in */
+
+/* A request passed on to another node; its answer is this request's answer. */
+void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
+/* Passed on to voters in turn until one has the CA key. */
+void admin_forward_to_ca(struct areq *q);
+
+/* ---- Facts (admin_facts.c) ---- */
+/* 0: fresh enough; PENDING. w belongs to the caller until it is resumed. */
+int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait) MUST_USE;
+/* Refreshes the facts, then calls then(q), which answers. */
+void admin_after_facts(struct areq *q, void (*then)(struct areq *q));
+bool facts_node_up(const struct admin *a, uint16_t node);
+void facts_health(struct admin *a, struct health_report *out); /* evaluates what is known now */
+void facts_free(struct admin *a);
+int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
+/* The entry of a group in its node's facts, or NULL. */
+const struct json *facts_group(const struct admin *a, const struct map_group *g);
+
+struct json *health_to_json(const struct health_report *r);
+const char *map_node_name(const struct map *m, uint16_t id); /* NULL if unknown */
+
+/* ---- Handlers, by file ---- */
+void admin_get_status(struct areq *q); /* admin_status.c */
+void admin_get_health(struct areq *q);
+void admin_get_events(struct areq *q);
+void admin_get_metrics(struct areq *q); /* admin_metrics.c */
+void admin_get_nodes(struct areq *q);	/* admin_nodes.c */
+void admin_get_node(struct areq *q);
+void admin_get_diskgroups(struct areq *q);
+void admin_get_diskgroup(struct areq *q);
+void admin_get_local(struct areq *q); /* admin_local.c: this node's own facts, for other nodes */
+void admin_get_local_replicas(struct areq *q);
+void admin_get_local_ops(struct areq *q);
+void admin_get_ops(struct areq *q);
+void admin_get_volumes(struct areq *q); /* admin_volume.c */
+void admin_get_volume(struct areq *q);
+void admin_create_volume(struct areq *q); /* admin_change.c */
+void admin_patch_volume(struct areq *q);
+void admin_resize_volume(struct areq *q);
+void admin_delete_volume(struct areq *q);
+void admin_get_ca(struct areq *q); /* admin_birth.c */
+void admin_init(struct areq *q);
+void admin_invite(struct areq *q);
+void admin_join_prepare(struct areq *q);
+void admin_join_request(struct areq *q);
+void admin_join_finish(struct areq *q);
+void admin_sign(struct areq *q);
+void admin_add_diskgroup(struct areq *q); /* admin_group.c */
+
+/* Local facts as JSON; resumes with 0 and *out set (owned by the caller). */
+int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;
+/* Replica states of one volume here (array); operations in flight here (array). */
+int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w) MUST_USE;
+int local_ops(struct admin *a, struct json **out, struct wait *w) MUST_USE;
+
+/* The same question to all other nodes that are connected. Resumes with 0, always; one[i].json is what
+ * one[i].node answered, or NULL. The owner frees it. */
+struct ask_one {
+	struct wait wait;
+	struct control_call call;
+	struct ask_all *all;
+	struct json *json;
+	uint16_t node;
+};
+struct ask_all {
+	struct admin *admin;
+	struct wait *owner;
+	struct ask_one one[NODES_MAX];
+	unsigned count, pending;
+	bool starting;
+};
+int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait *w) MUST_USE;
+void ask_all_free(struct ask_all *k);

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this node knows first hand: its stores, its shards' replicators and clients, its certificate.
+ * Asked by people and by the other nodes' admin interfaces. Facts of shards are collected on the shards'
+ * own threads, each into its own slot. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/ca.h"
+#include "node/admin_impl.h"
+
+#define REPLICAS_MAX 8192u /* per shard, in one answer */
+#define OPS_MAX 256u
+
+struct field {
+	const char *name;
+	size_t offset;
+};
+
+#define F(type, member) { #member, offsetof(struct type, member) }
+
+static const struct field replicator_fields[] = {
+	F(replicator_stats, reads), F(replicator_stats, writes), F(replicator_stats, trims),
+	F(replicator_stats, read_bytes), F(replicator_stats, write_bytes), F(replicator_stats, retries),
+	F(replicator_stats, repairs), F(replicator_stats, corrupt), F(replicator_stats, replicated),
+	F(replicator_stats, acks), F(replicator_stats, grants), F(replicator_stats, leases_missed),
+	F(replicator_stats, takeovers), F(replicator_stats, drops), F(replicator_stats, promotions),
+	F(replicator_stats, resync_bytes), F(replicator_stats, objects), F(replicator_stats, primaries),
+	F(replicator_stats, serving), F(replicator_stats, syncing),
+};
+
+static const struct field client_fields[] = {
+	F(client_stats, ios), F(client_stats, retries), F(client_stats, remote), F(client_stats, local),
+	F(client_stats, bytes_read), F(client_stats, bytes_written), F(client_stats, in_flight),
+};
+
+static const struct field store_fields[] = {
+	F(store_stats, raw_bytes), F(store_stats, data_bytes), F(store_stats, data_used_bytes),
+	F(store_stats, data_free_bytes), F(store_stats, granted_bytes), F(store_stats, log_bytes),
+	F(store_stats, log_used_bytes), F(store_stats, log_index_bytes), F(store_stats, metadata_used_bytes),
+	F(store_stats, logical_bytes), F(store_stats, objects), F(store_stats, appended_blocks),
+	F(store_stats, destaged_blocks), F(store_stats, gc_blocks), F(store_stats, device_written_bytes),
+	F(store_stats, device_read_bytes), F(store_stats, page_cache_hits), F(store_stats, page_cache_misses),
+	F(store_stats, corrupt_blocks), F(store_stats, io_errors),
+};
+
+static uint64_t field_get(const void *s, const struct field *f)
+{
+	uint64_t v;
+
+	memcpy(&v, (const char *)s + f->offset, sizeof(v));
+	return v;
+}
+
+static struct json *fields_to_json(const void *s, const struct field *f, size_t n)
+{
+	struct json *j = json_object_new();
+
+	for (size_t i = 0; i < n; i++)
+		json_put_u64(j, f[i].name, field_get(s, &f[i]));
+	return j;
+}
+
+static void fields_add(void *sum, const void *s, const struct field *f, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t v = field_get(sum, &f[i]) + field_get(s, &f[i]);
+
+		memcpy((char *)sum + f[i].offset, &v, sizeof(v));
+	}
+}
+
+/* ---- One collection over the shards ------------------------------------------------------------ */
+
+struct slot {
+	struct replicator_stats replicator;
+	struct client_stats client;
+	struct json *list; /* replicas or operations */
+	uint32_t volume;
+	unsigned count, shard;
+	struct replicator *r;
+};
+
+struct collect {
+	struct admin *admin;
+	struct admin_shard_job job;
+	struct wait wait;
+	struct wait *owner;
+	struct json **out;
+	struct json *(*finish)(struct collect *c);
+	struct slot slots[SHARDS_MAX];
+};
+
+static void on_collected(struct wait *w, int rc)
+{
+	struct collect *c = container_of(w, struct collect, wait);
+	struct wait *owner = c->owner;
+
+	*c->out = c->finish(c);
+	free(c);
+	wait_resume(owner, 0);
+}
+
+static int collect_start(struct admin *a, void (*run)(struct admin_shard_job *, unsigned, struct replicator *,
+						       struct client *),
+			 struct json *(*finish)(struct collect *), uint32_t volume, struct json **out,
+			 struct wait *w)
+{
+	struct collect *c = xcalloc(1, sizeof(*c));
+	int rc;
+
+	c->admin = a;
+	c->job = (struct admin_shard_job){ .run = run, .arg = c };
+	c->wait.resume = on_collected;
+	c->owner = w;
+	c->out = out;
+	c->finish = finish;
+	for (unsigned i = 0; i < SHARDS_MAX; i++)
+		c->slots[i].volume = volume;
+	rc = a->cfg.node_ops->on_shards(a->cfg.node, &c->job, &c->wait);
+	if (rc == PENDING)
+		return PENDING;
+	*out = c->finish(c);
+	free(c);
+	return 0;
+}
+
+/* ---- Facts of this node ------------------------------------------------------------------------ */
+
+static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+{
+	struct collect *c = j->arg;
+
+	CHECK(shard < SHARDS_MAX);
+	if (r)
+		replicator_stats(r, &c->slots[shard].replicator);
+	if (cl)
+		client_stats(cl, &c->slots[shard].client);
+}
+
+static struct json *devices_to_json(const struct diskgroup_set *set)
+{
+	struct json *list = json_array_new();
+
+	for (unsigned i = 0; set && i < set->device_count; i++) {
+		struct json *d = json_object_new();
+
+		json_put_str(d, "path", set->devices[i]);
+		json_put_str(d, "role", set->role[i] == DEVICE_CACHE ? "cache" : "capacity");
+		json_add(list, d);
+	}
+	return list;
+}
+
+static struct json *group_to_json(const struct admin_group *g)
+{
+	struct json *j = json_object_new(), *stats;
+	char uuid[UUID_TEXT];
+	int failed = g->failed ? g->failed : g->open ? g->stats.failed : 0;
+
+	uuid_format(&g->uuid, uuid);
+	json_put_u64(j, "group", g->group);
+	json_put_str(j, "uuid", uuid);
+	json_put_bool(j, "open", g->open);
+	json_put_str(j, "failed", failed ? err_name(failed) : NULL);
+	json_put_bool(j, "missing", failed == -ENOENT || failed == -ENODATA || failed == -ENXIO ||
+					    failed == -ERR_NOT_FOUND);
+	json_put_str(j, "why", g->why[0] ? g->why : failed ? err_text(failed) : NULL);
+	json_put(j, "devices", devices_to_json(g->set));
+	json_put_str(j, "metadata_dir", g->set ? g->set->metadata_dir : NULL);
+	if (!g->open)
+		return j;
+	stats = fields_to_json(&g->stats, store_fields, ARRAY_LEN(store_fields));
+	json_put_u64(stats, "log_fill_permyriad", g->stats.log_fill_permyriad);
+	json_put_u64(stats, "destage_blocks_per_s", g->stats.destage_blocks_per_s);
+	json_put(j, "stats", stats);
+	return j;
+}
+
+static void put_certificate(struct admin *a, struct json *j)
+{
+	struct birth_paths p;
+	int64_t seconds;
+
+	birth_paths(a->cfg.config->state_dir, &p);
+	if (a->cfg.identity->number && ca_expires_in(p.cert, &seconds) == 0)
+		json_put_i64(j, "certificate_expires_s", seconds);
+}
+
+static uint64_t resident_bytes(void)
+{
+	unsigned long long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	if (!f)
+		return 0;
+	if (fscanf(f, "%*u %llu", &pages) != 1)
+		pages = 0;
+	fclose(f);
+	return pages * 4096;
+}
+
+static struct json *facts_finish(struct collect *c)
+{
+	struct admin *a = c->admin;
+	struct json *j = json_object_new(), *groups = json_array_new();
+	struct replicator_stats r = { 0 };
+	struct client_stats cl = { 0 };
+	struct admin_group g[GROUPS_PER_NODE_MAX];
+	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, ARRAY_LEN(g));
+	char uuid[UUID_TEXT];
+
+	for (unsigned i = 0; i < SHARDS_MAX; i++) {
+		fields_add(&r, &c->slots[i].replicator, replicator_fields, ARRAY_LEN(replicator_fields));
+		fields_add(&cl, &c->slots[i].client, client_fields, ARRAY_LEN(client_fields));
+	}
+	uuid_format(&a->cfg.identity->node, uuid);
+	json_put_str(j, "name", a->cfg.config->name);
+	json_put_u64(j, "number", a->cfg.identity->number);
+	json_put_str(j, "uuid", uuid);
+	json_put_u64(j, "incarnation", a->cfg.identity->incarnation);
+	json_put_str(j, "version", ASHLAR_VERSION);
+	json_put_u64(j, "time_ms", wall_ms());
+	json_put_u64(j, "up_s", (loop_mono_us(a->cfg.loop) - a->started_us) / 1000000);
+	json_put_u64(j, "resident_bytes", resident_bytes());
+	put_certificate(a, j);
+	for (unsigned i = 0; i < n; i++)
+		json_add(groups, group_to_json(&g[i]));
+	json_put(j, "groups", groups);
+	json_put(j, "replication", fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields)));
+	json_put(j, "client", fields_to_json(&cl, client_fields, ARRAY_LEN(client_fields)));
+	return j;
+}
+
+int local_facts(struct admin *a, struct json **out, struct wait *w)
+{
+	return collect_start(a, facts_on_shard, facts_finish, 0, out, w);
+}
+
+/* ---- Replicas of a volume ---------------------------------------------------------------------- */
+
+static const char *role_name(enum replica_role r)
+{
+	switch (r) {
+	case REPLICA_PRIMARY:
+		return "primary";
+	case REPLICA_SECONDARY:
+		return "secondary";
+	case REPLICA_SYNCING:
+		return "syncing";
+	case REPLICA_OUT:
+		return "out";
+	case REPLICA_NONE:
+		break;
+	}
+	return "none";
+}
+
+static void one_replica(void *arg, const struct replica_info *i)
+{
+	struct slot *s = arg;
+	struct json *j;
+
+	if (object_volume(i->object) != s->volume || s->count >= REPLICAS_MAX)
+		return;
+	s->count++;
+	j = json_object_new();
+	json_put_u64(j, "object", object_index(i->object));
+	json_put_str(j, "role", role_name(i->role));
+	json_put_str(j, "state", i->state);
+	json_put_u64(j, "epoch", i->epoch);
+	json_put_u64(j, "last_tenure", i->last.tenure);
+	json_put_u64(j, "last_seq", i->last.seq);
+	json_put_u64(j, "commit_seq", i->commit.seq);
+	json_put_u64(j, "joined", i->members_joined);
+	json_put_u64(j, "want", i->want);
+	json_put_u64(j, "pages_to_copy", i->pages_to_copy);
+	json_add(s->list, j);
+}
+
+static void replicas_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+{
+	struct collect *c = j->arg;
+	struct slot *s = &c->slots[shard];
+
+	s->list = json_array_new();
+	if (r)
+		replicator_each(r, one_replica, s);
+}
+
+/* The shards' lists as one. */
+static struct json *lists_finish(struct collect *c)
+{
+	struct json *all = json_array_new();
+
+	for (unsigned i = 0; i < SHARDS_MAX; i++) {
+		struct json *list = c->slots[i].list;
+
+		for (size_t k = 0; k < json_len(list); k++)
+			json_add(all, json_dup(json_at(list, k)));
+		json_free(list);
+	}
+	return all;
+}
+
+int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w)
+{
+	return collect_start(a, replicas_on_shard, lists_finish, volume, out, w);
+}
+
+/* ---- Operations in flight ---------------------------------------------------------------------- */
+
+static void one_replica_op(void *arg, const struct replica_op_info *i)
+{
+	struct slot *s = arg;
+	struct json *j;
+
+	if (s->count++ >= OPS_MAX)
+		return;
+	j = json_object_new();
+	json_put_str(j, "layer", "replica");
+	json_put_str(j, "kind", i->kind);
+	json_put_u64(j, "volume", object_volume(i->object));
+	json_put_u64(j, "object", object_index(i->object));
+	json_put_u64(j, "offset_bytes", i->offset);
+	json_put_u64(j, "length_bytes", i->length);
+	json_put_str(j, "stage", i->stage);
+	json_put_str(j, "waits_for", i->waits_for);
+	json_put_u64(j, "age_us", i->age_us);
+	json_put_u64(j, "shard", s->shard);
+	json_add(s->list, j);
+}
+
+static void one_client_op(void *arg, const char *volume, const char *kind, const char *waits_for,
+			  uint64_t offset, uint64_t age_us)
+{
+	struct slot *s = arg;
+	struct json *j;
+
+	if (s->count++ >= OPS_MAX)
+		return;
+	j = json_object_new();
+	json_put_str(j, "layer", "client");
+	json_put_str(j, "kind", kind);
+	json_put_str(j, "volume_name", volume);
+	json_put_u64(j, "offset_bytes", offset);
+	json_put_str(j, "waits_for", waits_for);
+	json_put_u64(j, "age_us", age_us);
+	json_put_u64(j, "shard", s->shard);
+	json_add(s->list, j);
+}
+
+static void ops_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+{
+	struct collect *c = j->arg;
+	struct slot *s = &c->slots[shard];
+
+	s->list = json_array_new();
+	s->shard = shard;
+	if (r)
+		replicator_ops(r, one_replica_op, s);
+	if (cl)
+		client_ops(cl, one_client_op, s);
+}
+
+int local_ops(struct admin *a, struct json **out, struct wait *w)
+{
+	return collect_start(a, ops_on_shard, lists_finish, 0, out, w);
+}
+
+/* ---- The endpoints ----------------------------------------------------------------------------- */
+
+struct local_get {
+	struct wait wait;
+	struct areq *q;
+	struct json *json;
+	const char *key; /* NULL: json is the answer itself */
+};
+
+static void on_local(struct wait *w, int rc)
+{
+	struct local_get *g = container_of(w, struct local_get, wait);
+	struct json *j = g->json;
+
+	if (g->key) {
+		j = json_object_new();
+		json_put(j, g->key, g->json);
+	}
+	admin_reply(g->q, 200, j);
+}
+
+static struct local_get *local_get_new(struct areq *q, const char *key)
+{
+	struct local_get *g = xcalloc(1, sizeof(*g));
+
+	g->wait.resume = on_local;
+	g->q = q;
+	g->key = key;
+	q->op = g;
+	return g;
+}
+
+void admin_get_local(struct areq *q)
+{
+	struct local_get *g = local_get_new(q, NULL);
+	int rc = local_facts(q->admin, &g->json, &g->wait);
+
+	if (rc != PENDING)
+		on_local(&g->wait, rc);
+}
+
+void admin_get_local_replicas(struct areq *q)
+{
+	struct local_get *g = local_get_new(q, "replicas");
+	int rc = local_replicas(q->admin, (uint32_t)strtoul(q->param, NULL, 10), &g->json, &g->wait);
+
+	if (rc != PENDING)
+		on_local(&g->wait, rc);
+}
+
+void admin_get_local_ops(struct areq *q)
+{
+	struct local_get *g = local_get_new(q, "ops");
+	int rc = local_ops(q->admin, &g->json, &g->wait);
+
+	if (rc != PENDING)
+		on_local(&g->wait, rc);
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Volumes as people see them: policy and placement from the map, the state of each replica from the
+ * node that has it, and operations in flight from all nodes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/admin_impl.h"
+
+/* ---- What the map says ------------------------------------------------------------------------- */
+
+static bool member_reachable(const struct admin *a, const struct map *m, const struct map_member *mb)
+{
+	const struct map_node *n = map_member_node(m, mb);
+
+	return n && facts_node_up(a, n->id);
+}
+
+static void put_counts(const struct admin *a, const struct map *m, const struct map_volume *v, struct json *j)
+{
+	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0;
+	struct json *c = json_object_new();
+
+	for (uint32_t i = 0; i < v->objects; i++) {
+		const struct map_object *o = &v->object[i];
+		unsigned n = 0;
+
+		for (unsigned k = 0; k < o->member_count; k++)
+			n += o->member[k].in && member_reachable(a, m, &o->member[k]);
+		if (n >= v->copies)
+			full++;
+		else if (n == 0)
+			unavailable++;
+		else if (n == 1)
+			single++;
+		else
+			degraded++;
+	}
+	json_put_u64(c, "total", v->objects);
+	json_put_u64(c, "full", full);
+	json_put_u64(c, "degraded", degraded);
+	json_put_u64(c, "single_copy", single);
+	json_put_u64(c, "unavailable", unavailable);
+	json_put(j, "object_counts", c);
+	json_put_str(j, "health", unavailable ? "unavailable" : single ? "single-copy" : degraded ? "degraded" : "ok");
+}
+
+static struct json *attachments_to_json(const struct map *m, const struct map_volume *v)
+{
+	struct json *list = json_array_new();
+
+	for (struct hnode *h = hmap_walk(&m->attachments, NULL); h; h = hmap_walk(&m->attachments, h)) {
+		const struct map_attachment *t = container_of(h, struct map_attachment, by_id);
+		struct json *j;
+
+		if (t->volume != v->id || t->revoked)
+			continue;
+		j = json_object_new();
+		json_put_u64(j, "id", t->id);
+		json_put_str(j, "mode", t->mode == ATTACH_SHARED ? "shared" : "exclusive");
+		json_put_str(j, "holder", t->holder);
+		json_put_u64(j, "epoch", t->epoch);
+		json_add(list, j);
+	}
+	return list;
+}
+
+static struct json *volume_to_json(const struct admin *a, const struct map *m, const struct map_volume *v)
+{
+	struct json *j = json_object_new();
+	char uuid[UUID_TEXT];
+
+	uuid_format(&v->uuid, uuid);
+	json_put_str(j, "name", v->name);
+	json_put_u64(j, "id", v->id);
+	json_put_str(j, "uuid", uuid);
+	json_put_u64(j, "size_bytes", v->size);
+	json_put_u64(j, "copies", v->copies);
+	json_put_u64(j, "min_in_sync", v->min_in_sync);
+	json_put_bool(j, "compression", v->flags & VOLUME_COMPRESSION);
+	json_put_bool(j, "dedup", v->flags & VOLUME_DEDUP);
+	json_put_u64(j, "object_size_bytes", v->object_size);
+	json_put_u64(j, "stripe_count", v->stripe_count);
+	json_put(j, "attachments", attachments_to_json(m, v));
+	put_counts(a, m, v, j);
+	return j;
+}
+
+static int by_name(const void *x, const void *y)
+{
+	const struct map_volume *const *a = x, *const *b = y;
+
+	return strcmp((*a)->name, (*b)->name);
+}
+
+void admin_get_volumes(struct areq *q)
+{
+	struct admin *a = q->admin;
+	const struct map *m = admin_map(a);
+	const struct map_volume **all = xcalloc(m->volumes.count + 1, sizeof(*all));
+	struct json *j = json_object_new(), *list = json_array_new();
+	size_t n = 0;
+
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h))
+		all[n++] = container_of(h, struct map_volume, by_id);
+	qsort(all, n, sizeof(*all), by_name);
+	for (size_t i = 0; i < n; i++)
+		json_add(list, volume_to_json(a, m, all[i]));
+	free(all);
+	json_put(j, "volumes", list);
+	json_put(j, "source", admin_source(a));
+	admin_reply(q, 200, j);
+}
+
+/* ---- One volume, with live replica states ------------------------------------------------------ */
+
+struct show {
+	struct wait asked, found;
+	struct areq *q;
+	struct ask_all *ask;
+	struct json *local;
+	uint32_t volume;
+	unsigned pending;
+	/* [node slot][object]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
+	const struct json **said;
+	uint16_t slot_of[NODES_MAX + 1];
+};
+
+static void index_replicas(struct show *s, unsigned slot, const struct json *list, uint32_t objects)
+{
+	for (size_t i = 0; i < json_len(list); i++) {
+		uint64_t object = json_u64(json_at(list, i), "object", UINT64_MAX);
+
+		if (object < objects)
+			s->said[(size_t)slot * objects + object] = json_at(list, i);
+	}
+}
+
+static const struct json *said_of(const struct show *s, uint16_t node, uint32_t index, uint32_t objects)
+{
+	if (node > NODES_MAX || s->slot_of[node] == UINT16_MAX)
+		return NULL;
+	return s->said[(size_t)s->slot_of[node] * objects + index];
+}
+
+static struct json *replica_to_json(const struct show *s, const struct map *m, const struct map_volume *v,
+				    const struct map_object *o, const struct map_member *mb)
+{
+	const struct map_group *g = map_group(m, mb->group);
+	const struct json *said = g ? said_of(s, g->node, object_index(o->id), v->objects) : NULL;
+	const char *role = said ? json_str(said, "role") : NULL;
+	struct json *j = json_object_new();
+
+	json_put_u64(j, "group", mb->group);
+	json_put_str(j, "node", g ? map_node_name(m, g->node) : NULL);
+	json_put_str(j, "state", mb->in ? "in-sync" : role && !strcmp(role, "syncing") ? "syncing" : "absent");
+	json_put_bool(j, "reachable", member_reachable(s->q->admin, m, mb));
+	json_put_u64(j, "gen", mb->gen);
+	if (said) {
+		json_put_str(j, "role", role);
+		json_put_str(j, "detail", json_str(said, "state"));
+		json_put_u64(j, "last_seq", json_u64(said, "last_seq", 0));
+		json_put_u64(j, "commit_seq", json_u64(said, "commit_seq", 0));
+		json_put_u64(j, "pages_to_copy", json_u64(said, "pages_to_copy", 0));
+	}
+	return j;
+}
+
+static struct json *object_to_json(const struct show *s, const struct map *m, const struct map_volume *v,
+				   const struct map_object *o)
+{
+	struct json *j = json_object_new(), *list = json_array_new();
+	const struct map_node *primary = map_primary_node(m, o);
+	const struct json *said = primary ? said_of(s, primary->id, object_index(o->id), v->objects) : NULL;
+
+	json_put_u64(j, "index", object_index(o->id));
+	json_put_u64(j, "epoch", o->epoch);
+	json_put_u64(j, "tenure", o->tenure);
+	json_put_str(j, "primary", primary ? primary->name : NULL);
+	json_put_str(j, "state", said ? json_str(said, "state") : "unknown: its primary does not answer");
+	for (unsigned k = 0; k < o->member_count; k++)
+		json_add(list, replica_to_json(s, m, v, o, &o->member[k]));
+	json_put(j, "replicas", list);
+	return j;
+}
+
+static void show_reply(struct show *s)
+{
+	struct areq *q = s->q;
+	const struct map *m = admin_map(q->admin);
+	const struct map_volume *v = m ? map_volume(m, s->volume) : NULL;
+	struct json *j, *list;
+
+	if (!v) {
+		admin_fail(q, -ERR_NOT_FOUND, "the volume was deleted meanwhile");
+		return;
+	}
+	s->said = xcalloc((size_t)(s->ask->count + 1) * v->objects + 1, sizeof(*s->said));
+	memset(s->slot_of, 0xff, sizeof(s->slot_of));
+	s->slot_of[MIN(q->admin->cfg.identity->number, NODES_MAX)] = 0;
+	index_replicas(s, 0, s->local, v->objects);
+	for (unsigned i = 0; i < s->ask->count; i++) {
+		s->slot_of[s->ask->one[i].node] = (uint16_t)(i + 1);
+		index_replicas(s, i + 1, json_get(s->ask->one[i].json, "replicas"), v->objects);
+	}
+	j = volume_to_json(q->admin, m, v);
+	list = json_array_new();
+	for (uint32_t i = 0; i < v->objects; i++)
+		json_add(list, object_to_json(s, m, v, &v->object[i]));
+	json_put(j, "objects", list);
+	json_put(j, "source", admin_source(q->admin));
+	free(s->said);
+	admin_reply(q, 200, j);
+}
+
+static void show_part(struct show *s)
+{
+	struct ask_all *ask = s->ask;
+	struct json *local = s->local;
+
+	if (--s->pending > 0)
+		return;
+	show_reply(s); /* frees s */
+	ask_all_free(ask);
+	json_free(local);
+}
+
+static void on_asked(struct wait *w, int rc)
+{
+	show_part(container_of(w, struct show, asked));
+}
+
+static void on_found(struct wait *w, int rc)
+{
+	show_part(container_of(w, struct show, found));
+}
+
+void admin_get_volume(struct areq *q)
+{
+	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
+	struct show *s;
+	char path[64];
+
+	if (!v) {
+		admin_fail(q, -ERR_NOT_FOUND, "no volume is named \"%.63s\"; `ashlar volume list` shows all", q->param);
+		return;
+	}
+	s = xcalloc(1, sizeof(*s));
+	s->q = q;
+	s->volume = v->id;
+	s->asked.resume = on_asked;
+	s->found.resume = on_found;
+	q->op = s;
+	snprintf(path, sizeof(path), "/v1/local/replicas/%u", v->id);
+	s->pending = 3;
+	if (ask_all(q->admin, path, &s->ask, &s->asked) != PENDING)
+		s->pending--;
+	if (local_replicas(q->admin, v->id, &s->local, &s->found) != PENDING)
+		s->pending--;
+	show_part(s);
+}
+
+/* ---- Operations in flight ---------------------------------------------------------------------- */
+
+struct ops {
+	struct wait asked, found;
+	struct areq *q;
+	struct ask_all *ask;
+	struct json *local;
+	unsigned pending;
+};
+
+static void add_ops(const struct map *m, struct json *all, const char *node, const struct json *list)
+{
+	for (size_t i = 0; i < json_len(list); i++) {
+		struct json *op = json_dup(json_at(list, i));
+		const struct map_volume *v = map_volume(m, (uint32_t)json_u64(op, "volume", 0));
+
+		json_put_str(op, "node", node);
+		if (v)
+			json_put_str(op, "volume_name", v->name);
+		json_add(all, op);
+	}
+}
+
+static void ops_part(struct ops *o)
+{
+	struct areq *q = o->q;
+	struct ask_all *ask = o->ask;
+	struct json *local = o->local, *j, *all;
+	const struct map *m = admin_map(q->admin);
+
+	if (--o->pending > 0)
+		return;
+	j = json_object_new();
+	all = json_array_new();
+	if (m) {
+		add_ops(m, all, q->admin->cfg.config->name, local);
+		for (unsigned i = 0; i < ask->count; i++)
+			add_ops(m, all, map_node_name(m, ask->one[i].node), json_get(ask->one[i].json, "ops"));
+	}
+	json_put(j, "ops", all);
+	json_put(j, "source", admin_source(q->admin));
+	admin_reply(q, 200, j); /* frees o */
+	ask_all_free(ask);
+	json_free(local);
+}
+
+static void on_ops_asked(struct wait *w, int rc)
+{
+	ops_part(container_of(w, struct ops, asked));
+}
+
+static void on_ops_found(struct wait *w, int rc)
+{
+	ops_part(container_of(w, struct ops, found));
+}
+
+void admin_get_ops(struct areq *q)
+{
+	struct ops *o = xcalloc(1, sizeof(*o));
+
+	o->q = q;
+	o->asked.resume = on_ops_asked;
+	o->found.resume = on_ops_found;
+	q->op = o;
+	o->pending = 3;
+	if (ask_all(q->admin, "/v1/local/ops", &o->ask, &o->asked) != PENDING)
+		o->pending--;
+	if (local_ops(q->admin, &o->local, &o->found) != PENDING)
+		o->pending--;
+	ops_part(o);
+}
