@@ -301,12 +301,16 @@ static int prepare_blocking(struct work *w)
 static void prepare_reply(struct birth_op *op)
 {
 	const struct config *c = op->q->admin->cfg.config;
-	struct json *j = json_object_new();
+	struct json *answer = json_object_new(), *j = json_object_new();
 	struct map_node n;
 	char uuid[UUID_TEXT];
 
+	/* Whom to ask, and the body to ask with. */
+	json_put_str(answer, "admin", op->token.admin);
+	json_put_str(answer, "ca_sha256", op->token.ca_sha256);
 	birth_node_record(c, &op->id, &n);
 	uuid_format(&n.uuid, uuid);
+	json_put_str(j, "secret", op->token.secret);
 	json_put_str(j, "csr", op->text);
 	json_put_str(j, "uuid", uuid);
 	json_put_str(j, "name", n.name);
@@ -317,13 +321,33 @@ static void prepare_reply(struct birth_op *op)
 	json_put_u64(j, "roles", n.roles);
 	json_put_u64(j, "version_major", n.version_major);
 	json_put_u64(j, "version_minor", n.version_minor);
-	reply_json(op, j);
+	json_put(answer, "request", j);
+	explicit_bzero(&op->token, sizeof(op->token));
+	reply_json(op, answer);
 }
 
 void admin_join_prepare(struct areq *q)
 {
-	if (may_be_born(q, "node join"))
-		birth_run(birth_new(q, "node join", prepare_blocking, prepare_reply), 0);
+	const char *text = q->body ? json_str(q->body, "token") : NULL;
+	struct birth_token token;
+	struct birth_op *op;
+	int rc;
+
+	if (!may_be_born(q, "node join"))
+		return;
+	rc = text ? birth_token_decode(text, wall_ms(), &token) : -EINVAL;
+	if (rc == -ETIMEDOUT) {
+		admin_fail(q, -ERR_AUTH, "the invitation ran out (or this host's clock is wrong): make a new one with "
+					 "`ashlar node invite`");
+		return;
+	}
+	if (rc < 0) {
+		admin_fail(q, -ERR_INVALID, "not an invitation token: copy the whole line that `ashlar node invite` printed");
+		return;
+	}
+	op = birth_new(q, "node join", prepare_blocking, prepare_reply);
+	op->token = token;
+	birth_run(op, 0);
 }
 
 /* ---- node join: request (a node of the cluster) ------------------------------------------------ */
@@ -394,7 +418,7 @@ static bool take_text(const struct json *j, const char *key, char *out, size_t c
 
 	if (!s || strlen(s) >= cap)
 		return false;
-	strcpy(out, s);
+	memcpy(out, s, strlen(s) + 1);
 	return true;
 }
 

@@ -4,7 +4,6 @@
  * Order of a birth: key, certificate, CA, peers, and identity.json last. A crash before the last rename
  * leaves an unclaimed node, on which init or join is simply run again; files of the earlier attempt are
  * replaced. Must never touch anything once identity.json exists. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,7 +164,7 @@ static bool take_text(const struct json *j, const char *key, char *out, size_t c
 
 	if (!s || strlen(s) >= cap)
 		return false;
-	strcpy(out, s);
+	memcpy(out, s, strlen(s) + 1);
 	return true;
 }
 

@@ -112,9 +112,9 @@ static int token_fields(const struct json *j, struct birth_token *out)
 		return -EINVAL;
 	if (strspn(admin, "0123456789abcdefABCDEF.:[]%") != strlen(admin))
 		return -EINVAL;
-	strcpy(out->admin, admin);
-	strcpy(out->ca_sha256, ca);
-	strcpy(out->secret, secret);
+	memcpy(out->admin, admin, strlen(admin) + 1);
+	memcpy(out->ca_sha256, ca, sizeof(out->ca_sha256));
+	memcpy(out->secret, secret, sizeof(out->secret));
 	out->expires_ms = json_u64(j, "expires", 0);
 	return out->expires_ms ? 0 : -EINVAL;
 }

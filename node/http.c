@@ -174,7 +174,7 @@ static int bind_unix(const char *path)
 
 	if (strlen(path) >= sizeof(sa.sun_path))
 		return -ENAMETOOLONG;
-	strcpy(sa.sun_path, path);
+	memcpy(sa.sun_path, path, strlen(path) + 1);
 	if (socket_is_alive(&sa))
 		return -EADDRINUSE;
 	if (unlink(path) < 0 && errno != ENOENT)
