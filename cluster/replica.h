@@ -23,6 +23,8 @@ struct replicator_hooks {
 	/* A peer's incarnation higher than the map's, or higher than ours for our own node: exit. */
 	void (*superseded)(void *ctx);
 	void (*event)(void *ctx, uint8_t severity, const char *code, const char *text);
+	/* A Raft leader is in reach now (Y6: promotions are proposed only then). NULL: always. */
+	bool (*leader_known)(void *ctx);
 };
 
 /* Times of replication.md; the simulator and tests shrink nothing: these are the product's. */

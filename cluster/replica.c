@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of a replicator: stores, objects as the applied map lists them, the tick and the end-of-turn hook,
+ * and what people see. Decides *that* a tenure begins or a replica is made or purged; how is elsewhere. */
+#include "cluster/replica_impl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+uint32_t replica_rules_off;
+
+const struct replicator_times replicator_default_times = {
+	.beacon_ms = 150,
+	.beacon_idle_ms = 1000,
+	.lease_ms = 450,
+	.grace_ms = 600,
+	.commit_ms = 50,
+	.session_gone_ms = 300,
+	.ack_ms = 1000,
+	.silence_ms = 2000,
+	.slow_log_ms = 1000,
+	.shard_stall_ms = 200,
+};
+
+void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+{
+	char text[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	log_warn("replica", code, "text=\"%s\"", text);
+	if (r->hooks->event)
+		r->hooks->event(r->ctx, severity, code, text);
+}
+
+void replica_arm(struct replicator *r)
+{
+	turn_end_arm(r->loop, &r->turn, TURN_LOG);
+}
+
+void replica_propose(struct replicator *r, const struct object_change *c)
+{
+	if (r->change_count == OBJECT_CHANGES_MAX)
+		return; /* proposed again anyway */
+	r->changes[r->change_count++] = *c;
+	replica_arm(r);
+}
+
+/* ---- Objects ------------------------------------------------------------------------------------ */
+
+struct object *object_find(struct replicator *r, uint64_t id)
+{
+	struct hnode *n = hmap_first(&r->by_id, hash_u64(id));
+
+	while (n && container_of(n, struct object, by_id)->id != id)
+		n = hmap_next(n);
+	return n ? container_of(n, struct object, by_id) : NULL;
+}
+
+static struct object *object_make(struct replicator *r, uint64_t id)
+{
+	struct object *o = object_find(r, id);
+
+	if (o)
+		return o;
+	o = xcalloc(1, sizeof(*o));
+	o->r = r;
+	o->id = id;
+	o->me = -1;
+	list_init(&o->busy);
+	list_init(&o->dirty_link);
+	list_init(&o->holds);
+	list_init(&o->in.ack_link);
+	list_init(&o->in.waiting);
+	list_push_back(&r->objects, &o->link);
+	hmap_insert(&r->by_id, &o->by_id, hash_u64(id));
+	r->stats.objects++;
+	return o;
+}
+
+static void object_free(struct object *o)
+{
+	holds_drop_all(o);
+	list_del(&o->link);
+	list_del(&o->busy);
+	list_del(&o->dirty_link);
+	list_del(&o->in.ack_link);
+	hmap_remove(&o->r->by_id, &o->by_id);
+	o->r->stats.objects--;
+	free(o);
+}
+
+/* The tick looks at it until there is nothing to wait for. */
+void object_busy(struct object *o)
+{
+	if (!o->in_busy)
+		list_push_back(&o->r->busy, &o->busy);
+	o->in_busy = true;
+}
+
+void object_hold(struct object *o)
+{
+	o->refs++;
+}
+
+void object_release(struct object *o)
+{
+	CHECK(o->refs);
+	o->refs--;
+}
+
+uint32_t object_blocks(struct object *o)
+{
+	const struct map_volume *v = map_volume(o->r->map, object_volume(o->id));
+
+	return v ? (uint32_t)(v->object_size >> BLOCK_SHIFT) : 0;
+}
+
+struct group *replica_group(struct replicator *r, uint16_t id)
+{
+	struct group *g;
+
+	list_for_each(g, &r->groups, link)
+		if (g->id == id)
+			return g;
+	return NULL;
+}
+
+/* The replica of this node: a member whose group, in its present incarnation, is open here. */
+static int find_me(struct replicator *r, const struct map_object *c, struct group **group)
+{
+	for (unsigned i = 0; i < c->member_count; i++) {
+		struct group *g = replica_group(r, c->member[i].group);
+
+		if (g && g->incarnation == c->member[i].group_incarnation) {
+			*group = g;
+			return (int)i;
+		}
+	}
+	*group = NULL;
+	return -1;
+}
+
+bool object_is_primary(const struct object *o)
+{
+	return o->listed && o->me >= 0 && o->config.primary == o->me && o->config.member[o->me].in &&
+	       o->config.primary_incarnation == o->r->incarnation;
+}
+
+static void created(struct wait *w, int rc)
+{
+	struct object *o = container_of(w, struct object, create_wait);
+
+	o->creating = false;
+	object_release(o);
+	if (rc < 0) {
+		if (o->group)
+			group_fail(o->group, rc);
+		return;
+	}
+	o->store = o->create.object;
+	o->seen = MAX(o->seen, store_header(o->store)->seen);
+	o->dirty = true;
+	object_busy(o);
+}
+
+static void set_policy(struct object *o)
+{
+	const struct map_volume *v = map_volume(o->r->map, object_volume(o->id));
+
+	if (v && o->store)
+		store_object_set_policy(o->store, v->flags & VOLUME_COMPRESSION, v->flags & VOLUME_DEDUP);
+}
+
+/* The store's object, made if the map lists this replica and it is not there yet. */
+static void ensure_store(struct object *o)
+{
+	uint32_t gen = o->config.member[o->me].gen;
+	int rc;
+
+	if (o->creating || o->group->failed)
+		return;
+	if (o->store && o->gen == gen)
+		return;
+	o->gen = gen;
+	o->store = store_object_find(o->group->store, o->r->shard, o->id, gen);
+	if (o->store) {
+		o->seen = MAX(o->seen, store_header(o->store)->seen);
+		set_policy(o);
+		return;
+	}
+	o->creating = true;
+	o->create_wait.resume = created;
+	object_hold(o);
+	rc = store_object_create(o->group->store, o->r->shard, &o->create, o->id, gen,
+				 object_volume(o->id), &o->create_wait);
+	if (rc != PENDING)
+		created(&o->create_wait, rc);
+	set_policy(o);
+}
+
+struct deletion {
+	struct wait wait;
+};
+
+static void deleted(struct wait *w, int rc)
+{
+	free(container_of(w, struct deletion, wait));
+}
+
+/* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more and
+ * there are all copies without it. */
+static void purge(struct object *o)
+{
+	const struct map *m = o->r->map;
+	const struct map_volume *v = map_volume(m, object_volume(o->id));
+	const struct map_object *c = v ? map_object(m, o->id) : NULL;
+	struct deletion *d;
+	bool gone = !v && m->next_volume > object_volume(o->id);
+
+	if (c && o->me < 0)
+		gone = map_in_count(c) >= v->copies;
+	if (!gone || !o->store || o->refs || o->primary || (c && o->me >= 0))
+		return;
+	d = xcalloc(1, sizeof(*d));
+	d->wait.resume = deleted;
+	log_info("replica", "purging a replica", "object=%llx gen=%u", (unsigned long long)o->id, o->gen);
+	inbound_void(o);
+	if (store_object_delete(o->store, &d->wait) != PENDING)
+		free(d);
+	o->store = NULL;
+	o->gen = 0;
+	o->seen = 0;
+}
+
+/* What the applied map says now about this object becomes what it does. */
+static void object_apply(struct object *o)
+{
+	struct replicator *r = o->r;
+	const struct map_object *c = map_object(r->map, o->id);
+	struct primary *p = o->primary;
+
+	o->dirty = false;
+	o->listed = c != NULL;
+	if (!c) {
+		primary_end(o, "the object is gone");
+		o->me = -1;
+		object_busy(o);
+		return;
+	}
+	if (c->epoch < o->config.epoch)
+		return; /* an older map than the one acted on */
+	if (c->epoch > o->config.epoch)
+		o->resigning = false;
+	o->config = *c;
+	o->me = find_me(r, &o->config, &o->group);
+	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure || o->config.member[o->me].gen != o->gen)) {
+		primary_end(o, "the map has another primary or tenure");
+		p = NULL;
+	}
+	object_busy(o);
+	if (o->me < 0) {
+		if (o->in.state != IN_NONE && !o->group)
+			inbound_void(o);
+		return;
+	}
+	ensure_store(o);
+	if (p)
+		primary_reconfigure(p);
+	else if (object_is_primary(o) && o->store && o->config.tenure > o->seen &&
+		 o->config.tenure > o->stopped && !o->group->failed && !store_is_damaged(o->store) && !o->diverged)
+		primary_start(o);
+}
+
+/* S1, C2: whether this node should become the object's primary. */
+static bool wants_takeover(struct object *o, uint64_t now)
+{
+	struct replicator *r = o->r;
+	const struct map_object *c = &o->config;
+	const struct map_member *pm = &c->member[c->primary];
+	const struct map_group *g;
+
+	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store || o->diverged || o->resigning ||
+	    o->group->failed || store_is_damaged(o->store))
+		return false;
+	if (c->primary == o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
+		return c->primary_incarnation != r->incarnation || c->tenure <= o->seen || c->tenure <= o->stopped;
+	g = map_group(r->map, pm->group);
+	if (!pm->in || !g || g->incarnation != pm->group_incarnation)
+		return true;
+	if (g->node == r->node) /* another group of this node: only its own process can tell */
+		return c->primary_incarnation != r->incarnation || !replica_group(r, pm->group) ||
+		       replica_group(r, pm->group)->failed;
+	return g->node <= NODES_MAX && peer_suspect(r, o, g->node, now);
+}
+
+/* One look at a busy object; false when there is nothing left to wait for. */
+static bool object_tick(struct object *o, uint64_t now)
+{
+	bool busy = false;
+
+	if (o->dirty || (object_is_primary(o) && !o->primary))
+		object_apply(o);
+	if (o->primary)
+		busy |= primary_tick(o->primary, now);
+	if (!list_empty(&o->in.waiting) && o->group)
+		inbound_space(o);
+	if (o->listed && wants_takeover(o, now)) {
+		busy = true;
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+			o->proposed_us = now;
+			propose_takeover(o);
+		}
+	}
+	/* A replica that cannot do its part says so itself (resign). */
+	if (o->listed && o->me >= 0 && o->config.member[o->me].in && map_in_count(&o->config) > 1 &&
+	    (o->resigning || (o->group && o->group->failed) || (o->store && store_is_damaged(o->store)))) {
+		busy = true;
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+			o->proposed_us = now;
+			propose_drop(o, &o->config.member[o->me]);
+		}
+	}
+	if (o->me < 0 || !o->listed)
+		purge(o);
+	return busy || o->creating || o->dirty || !list_empty(&o->in.waiting);
+}
+
+static void tick(struct timer *t)
+{
+	struct replicator *r = container_of(t, struct replicator, tick);
+	uint64_t now = now_us(r);
+	struct list work = LIST_INIT(work), *n;
+	struct group *g;
+	struct store_stats st;
+
+	session_tick(r, now);
+	list_for_each(g, &r->groups, link) {
+		store_stats(g->store, &st);
+		g->fill = (uint16_t)MIN(st.log_fill_permyriad, 10000u);
+		g->destage_rate = st.destage_blocks_per_s;
+		if (st.failed && !g->failed)
+			group_fail(g, st.failed);
+	}
+	list_splice_back(&work, &r->busy);
+	while ((n = list_pop_front(&work))) {
+		struct object *o = list_entry(n, struct object, busy);
+
+		o->in_busy = false;
+		if (object_tick(o, now))
+			object_busy(o);
+		if (!o->listed && !o->store && !o->refs && !o->primary && !o->in_busy && !r->stopping)
+			object_free(o);
+	}
+	if (!list_empty(&r->gated)) {
+		r->gate_open = true;
+		replica_arm(r);
+	}
+	timer_set(&r->tick, TICK_US);
+}
+
+static void turn_end(struct turn_end *t)
+{
+	struct replicator *r = container_of(t, struct replicator, turn);
+
+	ops_run(r);
+	session_acks(r);
+	if (r->change_count) {
+		r->hooks->propose(r->ctx, r->changes, r->change_count);
+		r->change_count = 0;
+	}
+}
+
+/* ---- The map ------------------------------------------------------------------------------------ */
+
+static void mark(struct replicator *r, uint64_t id)
+{
+	struct object *o = object_find(r, id);
+	const struct map_object *c = map_object(r->map, id);
+	struct group *g;
+
+	if (object_shard(id, r->shards) != r->shard)
+		return;
+	/* Only objects with a replica here are kept. */
+	if (!o && c && find_me(r, c, &g) >= 0)
+		o = object_make(r, id);
+	if (!o)
+		return;
+	list_del(&o->dirty_link);
+	list_push_back(&r->dirty, &o->dirty_link);
+}
+
+static void mark_volume(struct replicator *r, uint32_t volume)
+{
+	const struct map_volume *v = map_volume(r->map, volume);
+
+	if (v && v->object)
+		for (uint32_t i = 0; i < v->objects; i++)
+			mark(r, object_id(volume, i));
+}
+
+void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t id)
+{
+	struct object *o;
+
+	switch (kind) {
+	case MAP_REC_OBJECT:
+		mark(r, id);
+		break;
+	case MAP_REC_VOLUME:
+		mark_volume(r, (uint32_t)id);
+		list_for_each(o, &r->objects, link)
+			if (object_volume(o->id) == id)
+				set_policy(o);
+		break;
+	case MAP_REC_VOLUME_GONE:
+		list_for_each(o, &r->objects, link)
+			if (object_volume(o->id) == id)
+				mark(r, o->id);
+		break;
+	case MAP_REC_NODE:
+	case MAP_REC_GROUP:
+		r->rescan = true;
+		break;
+	case MAP_REC_ATTACHMENT:
+	case MAP_REC_ATTACHMENT_GONE:
+		r->gate_open = true; /* what waits at the gate may be fenced now */
+		replica_arm(r);
+		break;
+	}
+}
+
+void replicator_map_done(struct replicator *r)
+{
+	const struct map_node *n = map_node(r->map, r->node);
+	struct list *at;
+	struct object *o;
+
+	if (n && n->incarnation > r->incarnation) {
+		r->hooks->superseded(r->ctx);
+		return;
+	}
+	if (r->rescan) {
+		r->rescan = false;
+		for (struct hnode *v = hmap_walk(&r->map->volumes, NULL); v; v = hmap_walk(&r->map->volumes, v))
+			mark_volume(r, container_of(v, struct map_volume, by_id)->id);
+		list_for_each(o, &r->objects, link)
+			mark(r, o->id);
+	}
+	while ((at = list_pop_front(&r->dirty)))
+		object_apply(list_entry(at, struct object, dirty_link));
+}
+
+/* ---- Stores ------------------------------------------------------------------------------------- */
+
+struct adoption {
+	struct replicator *r;
+	struct group *g;
+};
+
+/* What is on disk is known by name even before the map speaks of it, so that it can be purged. */
+static void adopt(void *arg, struct store_object *so)
+{
+	struct adoption *a = arg;
+	struct object *o = object_make(a->r, store_object_id(so));
+
+	if (o->store)
+		return;
+	o->store = so;
+	o->gen = store_object_gen(so);
+	o->group = a->g;
+	o->seen = MAX(o->seen, store_header(so)->seen);
+	object_busy(o);
+}
+
+static void space(struct wait *w, int rc)
+{
+	struct group *g = container_of(w, struct group, space_wait);
+	struct object *o;
+
+	g->space_waiting = false;
+	list_for_each(o, &g->r->objects, link)
+		if (o->group == g && !list_empty(&o->in.waiting))
+			inbound_space(o);
+	g->r->gate_open = true;
+	replica_arm(g->r);
+}
+
+void group_wait_space(struct group *g)
+{
+	int rc;
+
+	if (g->space_waiting || g->failed)
+		return;
+	g->space_waiting = true;
+	rc = store_wait_space(g->store, g->r->shard, &g->space_link, &g->space_wait);
+	/* Room again already, or a store that stops: the tick tries again. */
+	if (rc != PENDING)
+		g->space_waiting = false;
+}
+
+void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
+{
+	struct group *g = xcalloc(1, sizeof(*g));
+	struct store_identity id;
+	struct adoption a = { r, g };
+
+	store_identity(s, &id);
+	g->r = r;
+	g->id = group;
+	g->incarnation = id.group_incarnation;
+	g->store = s;
+	g->space_wait.resume = space;
+	list_init(&g->space_link);
+	list_push_back(&r->groups, &g->link);
+	store_object_each(s, r->shard, adopt, &a);
+	r->rescan = true;
+	replicator_map_done(r);
+}
+
+/* The group serves nothing more: its objects stop here, whatever else they were. */
+void group_fail(struct group *g, int code)
+{
+	struct replicator *r = g->r;
+	struct object *o;
+
+	if (g->failed)
+		return;
+	g->failed = code;
+	log_error("replica", "disk group failed", "group=%u reason=%s", g->id, err_name(code));
+	list_for_each(o, &r->objects, link) {
+		if (o->group != g)
+			continue;
+		primary_end(o, "its disk group failed");
+		if (o->in.state != IN_NONE)
+			inbound_void(o);
+		object_busy(o);
+	}
+	r->hooks->group_failed(r->ctx, g->id, code);
+}
+
+void replicator_store_remove(struct replicator *r, uint16_t group)
+{
+	struct group *g = replica_group(r, group);
+	struct object *o;
+
+	if (!g)
+		return;
+	list_for_each(o, &r->objects, link) {
+		if (o->group != g)
+			continue;
+		primary_end(o, "its disk group is closed");
+		if (o->in.state != IN_NONE)
+			inbound_void(o);
+		o->store = NULL;
+		o->group = NULL;
+		o->me = -1;
+		o->gen = 0;
+		/* seen stays: what this process promised to peers holds while it lives */
+	}
+	list_del(&g->link);
+	list_del(&g->space_link);
+	if (g->window && !g->failed)
+		store_grant_return(g->store, g->window);
+	free(g);
+}
+
+/* ---- Life --------------------------------------------------------------------------------------- */
+
+struct replicator *replicator_create(const struct replicator_config *cfg)
+{
+	struct replicator *r = xcalloc(1, sizeof(*r));
+
+	r->loop = cfg->loop;
+	r->pool = cfg->pool;
+	r->map = cfg->map;
+	r->shard = cfg->shard;
+	r->shards = cfg->shards;
+	r->node = cfg->node;
+	r->incarnation = cfg->incarnation;
+	r->times = cfg->times ? cfg->times : &replicator_default_times;
+	r->hooks = cfg->hooks;
+	r->ctx = cfg->ctx;
+	r->start_us = now_us(r);
+	r->peers = xcalloc(NODES_MAX + 1, sizeof(*r->peers));
+	r->changes = xcalloc(OBJECT_CHANGES_MAX, sizeof(*r->changes));
+	list_init(&r->groups);
+	list_init(&r->sessions);
+	list_init(&r->ghosts);
+	list_init(&r->objects);
+	list_init(&r->busy);
+	list_init(&r->dirty);
+	list_init(&r->op_waiting);
+	list_init(&r->ready);
+	list_init(&r->gated);
+	list_init(&r->arrivals_free);
+	hmap_init(&r->by_id);
+	pool_init(&r->ops, "replica operations", sizeof(struct io_op), cfg->ops ? cfg->ops : 1024);
+	turn_end_init(&r->turn, turn_end);
+	timer_init(&r->tick, r->loop, tick);
+	timer_set(&r->tick, TICK_US);
+	r->rescan = true;
+	return r;
+}
+
+void replicator_destroy(struct replicator *r)
+{
+	struct list *n;
+	struct object *o;
+	struct session *s, *tmp;
+
+	r->stopping = true;
+	list_for_each(o, &r->objects, link) {
+		primary_end(o, "the process stops");
+		inbound_void(o);
+		holds_drop_all(o);
+	}
+	for (unsigned node = 1; node <= NODES_MAX; node++)
+		for (unsigned i = 0; i < SHARDS_MAX; i++)
+			if (r->peers[node].stream[i])
+				replicator_stream_down(r, (uint16_t)node, (uint16_t)i, -ERR_CLOSED);
+	list_for_each_safe(s, tmp, &r->ghosts, link)
+		free(s);
+	timer_fini(&r->tick);
+	turn_end_disarm(&r->turn);
+	while (!list_empty(&r->objects))
+		object_free(list_first(&r->objects, struct object, link));
+	while ((n = list_pop_front(&r->arrivals_free)))
+		free(list_entry(n, struct arrival, link));
+	while ((n = list_pop_front(&r->groups)))
+		free(list_entry(n, struct group, link));
+	hmap_fini(&r->by_id);
+	pool_fini(&r->ops);
+	free(r->peers);
+	free(r->changes);
+	free(r);
+}
+
+/* ---- For people --------------------------------------------------------------------------------- */
+
+static void info(struct object *o, struct replica_info *out)
+{
+	struct primary *p = o->primary;
+
+	*out = (struct replica_info){ .object = o->id, .epoch = o->config.epoch, .seen = o->seen };
+	if (o->store) {
+		out->last = store_last(o->store);
+		out->commit = store_commit_version(o->store);
+	}
+	if (p) {
+		out->role = REPLICA_PRIMARY;
+		out->state = primary_state_text(p);
+		for (unsigned i = 0; i < p->member_count; i++) {
+			out->want += p->member[i].want;
+			out->members_joined += p->member[i].state == MEMBER_JOINED;
+			if (p->member[i].fill)
+				out->pages_to_copy += fill_left(p->member[i].fill);
+		}
+		out->want++;
+		return;
+	}
+	out->state = !o->listed ? "not in the map" : o->diverged ? "stopped: data diverged" :
+		     o->creating ? "being created" : o->group && o->group->failed ? "its disk group failed" :
+		     o->in.state == IN_JOINED ? "joined" : o->in.state != IN_NONE ? "joining" :
+		     "waits for its primary";
+	if (o->me < 0)
+		return;
+	out->role = o->config.member[o->me].in ? REPLICA_SECONDARY :
+		    o->in.state != IN_NONE ? REPLICA_SYNCING : REPLICA_OUT;
+}
+
+bool replicator_info(struct replicator *r, uint64_t object, struct replica_info *out)
+{
+	struct object *o = object_find(r, object);
+
+	if (o)
+		info(o, out);
+	return o != NULL;
+}
+
+void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i), void *arg)
+{
+	struct object *o;
+	struct replica_info i;
+
+	list_for_each(o, &r->objects, link) {
+		info(o, &i);
+		fn(arg, &i);
+	}
+}
+
+void replicator_stats(struct replicator *r, struct replicator_stats *out)
+{
+	struct object *o;
+
+	*out = r->stats;
+	out->primaries = out->serving = 0;
+	list_for_each(o, &r->objects, link) {
+		out->primaries += o->primary != NULL;
+		out->serving += o->primary && o->primary->state == PRIMARY_SERVE;
+	}
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the replicator share: sessions, objects, the primary and its members. Included by
+ * cluster/replica*.c and tests only.
+ *
+ *   replica.c           life of a replicator, the map, stores, objects, tick, what people see
+ *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
+ *   replica_primary.c   a tenure: takeover, joins, want, commit (C1 C2 T1 T2 W2 W4 W5)
+ *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
+ *   replica_catchup.c   the source of a catch-up, and the target's answers (Y2–Y6)
+ *   replica_io.c        client operations (W1 Q1–Q3 A1 A2)
+ *
+ * Work that one event makes possible is not done inside the event: operations go to r->ready, and the
+ * end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
+#pragma once
+
+#include "cluster/range_queue.h"
+#include "cluster/replica.h"
+#include "cluster/replica_msg.h"
+#include "node/base/log.h"
+
+#define PROPOSE_AGAIN_US 250000u
+#define TICK_US 50000u
+#define SESSION_BYTES_MAX (32u << 20) /* sent and not acknowledged, per session */
+#define SYNC_BYTES_MAX (8u << 20)     /* copies stop earlier than client writes */
+#define FILL_COPIES_MAX 4u
+#define SESSION_CREDITS MSG_ACK_CREDITS_MAX
+#define OBJECT_OPS_MAX 256u
+#define USED_US 3000000u /* a session counts as in use this long after an operation */
+
+/* Rules that a test may leave out, to see that the simulator finds the hole. Always 0 in a product. */
+enum replica_rule {
+	RULE_ACK_ALL = 1 << 0,	   /* W4: commit needs all of want */
+	RULE_READ_LEASE = 1 << 1,  /* Q2: lease checked with the data in hand */
+	RULE_FENCE = 1 << 2,	   /* N5: no grants while a fence is owed */
+	RULE_PROMOTE = 1 << 3,	   /* Y6: promotion only after all pages are current */
+	RULE_COPY_ORDER = 1 << 4,  /* Y3: a copy waits for the writes ahead of it */
+	RULE_CUT = 1 << 5,	   /* T1: a member cuts its foreign tail */
+	RULE_JOIN_COMMIT = 1 << 6, /* L1: a commit number counts only after JOIN in its tenure */
+	RULE_WANT = 1 << 7,	   /* C1: proposed promotions count */
+	RULE_GRACE = 1 << 8,	   /* T2: wait for fences or the grace time */
+	RULE_RETRY = 1 << 9,	   /* A1: a known request is not applied again */
+	RULE_SKIP = 1 << 10,	   /* Y1: no payload to pages that are not current */
+	RULE_TOUCHED = 1 << 11,	   /* Y2: a page written meanwhile is not made current by a comparison */
+	RULE_UPTIME = 1 << 12,	   /* T2: up for the grace time before serving */
+	RULE_DROP_APPLIED = 1 << 13, /* C1: a dropped member leaves when the drop is applied */
+};
+extern uint32_t replica_rules_off;
+static inline bool rule(enum replica_rule x) { return !(replica_rules_off & (uint32_t)x); }
+
+/* ---- Groups and sessions ----------------------------------------------------------------------- */
+
+struct group { /* a disk group of this node */
+	struct list link;
+	struct replicator *r;
+	uint16_t id;
+	uint32_t incarnation;
+	struct store *store;
+	int failed;
+	uint64_t window; /* granted to this shard's own primaries and not spent */
+	uint16_t fill;
+	uint32_t destage_rate;
+	struct list space_link; /* store_wait_space */
+	struct wait space_wait;
+	bool space_waiting;
+};
+
+struct credit {
+	uint16_t group;
+	bool full;
+	uint64_t granted, spent, window;
+};
+
+struct session {
+	struct list link; /* r->sessions; r->ghosts once ended, for the grace time */
+	struct replicator *r;
+	struct conn *conn; /* NULL: ended */
+	uint16_t node, stream;
+	uint32_t incarnation;
+	uint64_t heard_us, used_us, ended_us;
+	/* this side asks for leases */
+	uint64_t lease_end_us, beacon_us, unanswered_us;
+	/* this side grants */
+	uint64_t granted_us;
+	unsigned fences_owed;
+	struct list holds;
+	struct list members; /* of primaries here, joined or joining on this session */
+	struct list acks;    /* struct inbound that owe an ACK */
+	bool credits_changed;
+	uint64_t unacked_bytes;
+	uint16_t fill; /* the peer's log */
+	uint32_t destage_rate;
+	struct credit theirs[SESSION_CREDITS]; /* windows the peer gave */
+	struct credit ours[SESSION_CREDITS];   /* windows this node gave the peer */
+	unsigned their_count, our_count;
+};
+
+struct peer { /* what is known of a node, over all streams of this shard */
+	uint32_t incarnation; /* highest met in an authenticated hello */
+	uint64_t down_us, refused_us;
+	bool refused;
+	uint16_t shards;
+	struct session *stream[SHARDS_MAX];
+	uint64_t heard_us[SHARDS_MAX]; /* boot clock; survives the session */
+	uint64_t gone_us[SHARDS_MAX];  /* since when the stream is down; 0: up */
+};
+
+/* A peer joined this object here in `tenure` on `session`: until FENCED, or the grace time after the
+ * last grant, it may believe that it holds a lease (N5, T2). */
+struct hold {
+	struct list in_object, in_session;
+	struct object *object;
+	struct session *session;
+	uint32_t tenure;
+	bool owed;
+};
+
+/* ---- Objects ------------------------------------------------------------------------------------ */
+
+enum inbound_state { IN_NONE, IN_HEADER, IN_FOLDS, IN_JOINED };
+
+struct inbound { /* this replica as a member of somebody's tenure */
+	enum inbound_state state;
+	struct session *session;
+	uint32_t tenure, join;
+	unsigned serial; /* of the attempt, so that late completions are known as such */
+	unsigned puts;	 /* headers on their way to the disk */
+	bool syncing;
+	uint64_t next_seq; /* 0: any (the first record after a syncing JOIN) */
+	struct version durable, commit;
+	uint32_t copies;
+	uint64_t bytes;
+	struct list ack_link;
+	struct list waiting; /* struct arrival: no log space yet */
+};
+
+struct object {
+	struct hnode by_id;
+	struct list link, busy;
+	struct replicator *r;
+	uint64_t id;
+	bool listed, dirty, creating, diverged, resigning, in_busy;
+	struct map_object config; /* as applied last */
+	int me;			  /* index of this node's replica in config.member, or -1 */
+	struct group *group;
+	struct store_object *store;
+	uint32_t gen;
+	uint32_t seen; /* ≥ the header's; the header's is on its way */
+	uint32_t stopped; /* tenures up to this one were stopped here (fence, or ended) */
+	unsigned refs;	  /* asynchronous calls under way */
+	struct list holds;
+	struct inbound in;
+	struct primary *primary;
+	uint64_t proposed_us, suspect_us;
+	struct store_create create;
+	struct wait create_wait;
+	struct list dirty_link;
+};
+
+/* A record of the primary's log that not all of want have yet. */
+struct outgoing {
+	struct list link;
+	struct record record;
+	struct slice payload;
+	const struct fp128 *fps;
+	uint64_t appended_us;
+	struct io_op *op;   /* its client operation, or NULL: from the tail of an earlier tenure */
+	struct buf *fp_buf; /* the tail's own fingerprints */
+};
+
+enum member_state { MEMBER_IDLE, MEMBER_JOINING, MEMBER_JOINED };
+
+struct member { /* a replica of the object elsewhere, as its primary sees it */
+	struct list in_session;
+	struct primary *primary;
+	struct map_member id;
+	uint16_t node;
+	bool in, want, lost;
+	uint32_t promote_epoch; /* highest epoch its promotion was proposed on; 0: none pending */
+	enum member_state state;
+	struct session *session;
+	uint32_t join;
+	bool as_syncing;
+	struct version acked;
+	uint32_t copies_sent, copies_acked;
+	uint64_t bytes_sent, bytes_acked; /* in this join */
+	uint64_t since_us, retry_us, ack_us, proposed_us, nak_us;
+	struct fill *fill;
+};
+
+enum primary_state { PRIMARY_EPOCH, PRIMARY_TAIL, PRIMARY_JOIN, PRIMARY_FENCE, PRIMARY_SERVE, PRIMARY_ENDED };
+
+struct primary { /* one tenure of this node */
+	struct object *object;
+	struct replicator *r;
+	enum primary_state state;
+	uint32_t tenure, joins;
+	unsigned refs;
+	struct version last, commit, tail_end, announced;
+	uint64_t traffic_us, start_us;
+	struct member member[MEMBERS_MAX];
+	unsigned member_count;
+	struct list outgoing;
+	struct list ops; /* every client operation that entered */
+	unsigned op_count;
+	struct range_queue range;
+	struct object_header header;
+	struct store_append put;
+	struct wait put_wait;
+	struct store_tail *tail;
+	struct wait tail_wait;
+};
+
+/* ---- Operations --------------------------------------------------------------------------------- */
+
+enum op_stage { OP_ADMIT, OP_RANGE, OP_LOOKUP, OP_REPAIR, OP_MERGE, OP_GATE, OP_COMMIT, OP_LEASE, OP_REPLY };
+
+struct io_op {
+	struct list link;  /* primary->ops */
+	struct list ready; /* r->ready, r->gated */
+	struct replicator *r;
+	struct object *object;
+	struct primary *primary;
+	struct io_exec *io;
+	struct wait *owner;
+	enum op_stage stage;
+	int rc;		/* of what the stage waited for */
+	bool in_flight; /* the store holds part of this struct */
+	bool answered, in_range, merge, whole;
+	uint8_t kind, status;
+	const char *waits_for;
+	uint32_t offset, length, block, blocks;
+	uint64_t start_us, gate_us;
+	struct range_entry range;
+	struct outgoing out;
+	struct version wanted; /* COMMIT: reply when committed */
+	struct slice data;     /* lookup buffer; a merged payload */
+	struct buf *fp_buf;
+	struct wait wait;
+	uint64_t ticket; /* repair */
+	uint32_t repair_block, repair_blocks;
+	unsigned repair_member;
+	union {
+		struct store_append append;
+		struct store_read read;
+	};
+};
+
+/* A record on its way into this member's log. */
+struct arrival {
+	struct list link;
+	struct store_append append;
+	struct wait wait;
+	struct object *object;
+	unsigned serial;
+	struct record record;
+	struct slice payload;
+	struct fp128 fps[RECORD_BLOCKS_MAX];
+	uint8_t *retry;
+	uint32_t retry_len;
+};
+
+struct replicator {
+	struct loop *loop;
+	struct buf_pool *pool;
+	const struct map *map;
+	unsigned shard, shards;
+	uint16_t node;
+	uint32_t incarnation;
+	const struct replicator_times *times;
+	const struct replicator_hooks *hooks;
+	void *ctx;
+	uint64_t start_us;
+	bool stopping, rescan;
+	struct list groups, sessions, ghosts, objects, busy, dirty;
+	struct hmap by_id;
+	struct peer *peers; /* NODES_MAX + 1 */
+	struct pool ops;
+	struct list op_waiting; /* struct io_exec: no free operation */
+	struct list ready, gated;
+	struct list arrivals_free;
+	bool gate_open; /* something changed that gated operations wait for */
+	struct timer tick;
+	struct turn_end turn;
+	struct object_change *changes;
+	unsigned change_count;
+	uint64_t tickets;
+	struct replicator_stats stats;
+};
+
+/* Clock for leases: read now (N6). */
+static inline uint64_t now_us(struct replicator *r) { return loop_boot_us(r->loop); }
+static inline uint64_t ms(uint32_t n) { return (uint64_t)n * 1000; }
+static inline struct version version_min(struct version a, struct version b)
+{
+	return version_cmp(a, b) < 0 ? a : b;
+}
+
+/* replica.c */
+void replica_arm(struct replicator *r); /* the end-of-turn hook */
+struct object *object_find(struct replicator *r, uint64_t id);
+void object_busy(struct object *o); /* the tick looks at it */
+void object_hold(struct object *o);
+void object_release(struct object *o);
+uint32_t object_blocks(struct object *o); /* 0: volume unknown */
+bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
+void replica_propose(struct replicator *r, const struct object_change *c);
+void group_fail(struct group *g, int code);
+void group_wait_space(struct group *g);
+struct group *replica_group(struct replicator *r, uint16_t id);
+void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+
+/* replica_session.c */
+struct session *session_for(struct replicator *r, const struct object *o, uint16_t node); /* live or NULL */
+unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node);
+bool session_lease_valid(const struct session *s, uint64_t now);
+void session_want_lease(struct session *s);
+void session_tick(struct replicator *r, uint64_t now);
+void session_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload);
+void session_fail(struct session *s, int reason);
+void hold_add(struct object *o, struct session *s, uint32_t tenure);
+void fence_older(struct object *o); /* seen was raised: owe FENCE to every older join */
+bool holds_clear(struct object *o, uint32_t tenure, uint64_t now);
+void holds_drop_all(struct object *o);
+void session_acks(struct replicator *r);
+struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group);
+void session_credit_top_up(struct session *s, struct group *g);
+void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
+bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
+
+/* replica_primary.c */
+void primary_start(struct object *o);
+void primary_end(struct object *o, const char *why);
+void primary_reconfigure(struct primary *p);
+void primary_session_up(struct primary *p, struct session *s);
+void primary_member_down(struct member *m);
+void primary_joined(struct session *s, const struct msg_joined *m);
+void primary_stale(struct session *s, const struct msg_stale *m);
+void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now);
+bool primary_tick(struct primary *p, uint64_t now); /* still busy? */
+void primary_check(struct primary *p);
+void primary_advance(struct primary *p);
+void primary_append(struct primary *p, struct outgoing *out); /* version given: keep and send */
+void primary_send(struct primary *p, struct member *m, struct outgoing *out);
+void primary_put(struct primary *p); /* a reference less */
+bool primary_leased(struct primary *p, const char **waits_for); /* fresh clock; asks for what is missing */
+struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
+void member_unjoin(struct member *m, uint64_t retry_us);
+const char *primary_state_text(struct primary *p);
+void propose_drop(struct object *o, const struct map_member *who);
+void propose_takeover(struct object *o);
+
+/* replica_member.c */
+void inbound_join(struct session *s, const struct msg_join *m);
+void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload);
+void inbound_void(struct object *o);
+void inbound_space(struct object *o);
+void inbound_repair_read(struct session *s, const struct msg_repair_read *m);
+struct object *inbound_find(struct session *s, const struct msg_key *k); /* joined by s under this key */
+uint32_t epoch_tenure(const struct epoch_entry *e, unsigned count, uint64_t seq); /* 0: before the table */
+
+/* replica_catchup.c */
+void fill_start(struct member *m, const struct msg_joined *j);
+void fill_end(struct member *m);
+void fill_run(struct fill *f);
+void fill_versions(struct member *m, const struct msg_versions *v);
+void fill_manifest(struct member *m, const struct msg_manifest *x);
+uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all);
+bool fill_complete(const struct fill *f);
+uint32_t fill_left(const struct fill *f);
+void target_versions(struct session *s, const struct msg_versions *q);
+void target_manifest(struct session *s, const struct msg_manifest *q);
+
+/* replica_io.c */
+void ops_run(struct replicator *r);
+void ops_end(struct primary *p); /* the tenure's end: RETRY for all */
+void op_committed(struct io_op *op);
+void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
+const char *op_stage_name(enum op_stage s);

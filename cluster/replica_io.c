@@ -1,0 +1,745 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Client operations at the primary: admission (W1), the range queue (Q1), reads under leases (Q2), repair
+ * from another replica (Q3), late duplicates (A1), fencing of clients (A2). One operation is one struct
+ * io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
+#include "cluster/replica_impl.h"
+
+#define LEASE_WAIT_US 500000u
+
+static void op_ready(struct io_op *op, int rc)
+{
+	op->rc = rc;
+	list_del(&op->ready);
+	list_push_back(&op->r->ready, &op->ready);
+	replica_arm(op->r);
+}
+
+static void op_resume(struct wait *w, int rc)
+{
+	struct io_op *op = container_of(w, struct io_op, wait);
+
+	op->in_flight = false;
+	op_ready(op, rc);
+}
+
+static void op_granted(struct range_entry *e)
+{
+	op_ready(container_of(e, struct io_op, range), 0);
+}
+
+/* Waits for something that many wait for: leases, credits, log space, memory. Tried again when any of it
+ * changed, and at each tick. */
+static int op_park(struct io_op *op, const char *what)
+{
+	op->waits_for = what;
+	if (!op->gate_us)
+		op->gate_us = loop_mono_us(op->r->loop);
+	list_del(&op->ready);
+	list_push_back(&op->r->gated, &op->ready);
+	object_busy(op->object);
+	return PENDING;
+}
+
+/* ---- The end ------------------------------------------------------------------------------------ */
+
+static void op_answer(struct io_op *op)
+{
+	struct io_reply *a = op->io->reply;
+
+	op->answered = true;
+	a->status = op->status;
+	a->epoch = op->object ? op->object->config.epoch : 0;
+	if (op->status != IO_OK)
+		a->fp_count = a->extent_count = 0;
+	if (op->status == IO_RETRY)
+		op->r->stats.retries++;
+	wait_resume(op->owner, 0);
+}
+
+static void next_waiting(struct replicator *r);
+
+static void op_free(struct io_op *op)
+{
+	struct replicator *r = op->r;
+	struct primary *p = op->primary;
+
+	CHECK(!op->in_flight);
+	slice_unref(&op->data);
+	slice_unref(&op->out.payload);
+	if (op->fp_buf)
+		buf_unref(op->fp_buf);
+	list_del(&op->ready);
+	list_del(&op->link);
+	list_del(&op->out.link);
+	if (p) {
+		p->op_count--;
+		if (op->in_range && p->state != PRIMARY_ENDED)
+			range_leave(&p->range, &op->range);
+		primary_put(p);
+	}
+	if (op->object)
+		object_release(op->object);
+	pool_put(&r->ops, op);
+	next_waiting(r);
+}
+
+static int op_finish(struct io_op *op, uint8_t status)
+{
+	op->status = status;
+	op->stage = OP_REPLY;
+	return 0;
+}
+
+/* The tenure's end: everybody is told RETRY. What the store still works on is freed at its resume. */
+void ops_end(struct primary *p)
+{
+	struct io_op *op, *tmp;
+
+	list_for_each(op, &p->ops, link) {
+		list_del(&op->out.link);
+		op->out.op = NULL;
+	}
+	list_for_each_safe(op, tmp, &p->ops, link) {
+		list_del(&op->ready);
+		list_del(&op->link);
+		op->in_range = false;
+		op->status = IO_RETRY;
+		if (!op->answered)
+			op_answer(op);
+		if (!op->in_flight)
+			op_free(op);
+	}
+}
+
+/* ---- Admission ---------------------------------------------------------------------------------- */
+
+/* A2: by the map as applied here. Only what changes data is fenced; reads need no attachment. */
+static uint8_t attachment_status(struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+	const struct map_attachment *a = map_attachment(op->r->map, q->attachment);
+
+	if (op->kind == IO_READ || op->kind == IO_STATUS)
+		return IO_OK;
+	if (!a)
+		return q->attachment >= op->r->map->next_attachment ? IO_RETRY : IO_FENCED;
+	if (a->volume != object_volume(q->object) || a->epoch != q->attach_epoch)
+		return IO_FENCED;
+	return a->revoked ? IO_FENCED : IO_OK;
+}
+
+static uint8_t admission_status(struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+	struct object *o = op->object;
+	const struct map_volume *v = map_volume(op->r->map, object_volume(q->object));
+	struct primary *p = o ? o->primary : NULL;
+
+	if (!o || !o->listed)
+		return IO_NOT_PRIMARY;
+	if (q->length > IO_MAX_BYTES || !q->length || (uint64_t)q->offset + q->length >
+						      (uint64_t)object_blocks(o) * BLOCK_SIZE)
+		return IO_INVALID;
+	if (q->kind < IO_READ || q->kind > IO_STATUS || op->blocks > RECORD_BLOCKS_MAX)
+		return IO_INVALID;
+	if (q->kind == IO_WRITE && (op->io->payload.len != q->length ||
+				    !io_payload_check(op->io->payload.data, q->offset, q->length, q->fps)))
+		return IO_INVALID;
+	if (q->replica_gen && q->replica_gen != o->gen)
+		return IO_NOT_PRIMARY;
+	if (!p)
+		return object_is_primary(o) ? IO_RETRY : IO_NOT_PRIMARY;
+	if (p->state != PRIMARY_SERVE)
+		return IO_RETRY;
+	if (q->epoch < p->tenure)
+		return IO_STALE_EPOCH;
+	if (v && map_in_count(&o->config) < v->min_in_sync)
+		return IO_RETRY;
+	return attachment_status(op);
+}
+
+/* Blocks and kind that the request means. A trim is rounded inwards; zeroes that do not fill their blocks
+ * become a write of zeroes. */
+static void op_shape(struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+	uint64_t end = (uint64_t)q->offset + q->length;
+
+	op->kind = q->kind;
+	op->offset = q->offset;
+	op->length = q->length;
+	op->block = q->offset >> BLOCK_SHIFT;
+	op->blocks = (uint32_t)((end + BLOCK_SIZE - 1) >> BLOCK_SHIFT) - op->block;
+	op->whole = q->offset % BLOCK_SIZE == 0 && q->length % BLOCK_SIZE == 0;
+	if (q->kind == IO_TRIM && !op->whole) {
+		op->block = (uint32_t)(((uint64_t)q->offset + BLOCK_SIZE - 1) >> BLOCK_SHIFT);
+		op->blocks = end >> BLOCK_SHIFT > op->block ? (uint32_t)(end >> BLOCK_SHIFT) - op->block : 0;
+		op->whole = true;
+	}
+	op->merge = !op->whole && (q->kind == IO_WRITE || q->kind == IO_ZEROES);
+}
+
+static int op_admit(struct io_op *op)
+{
+	struct primary *p;
+
+	op_shape(op);
+	op->status = admission_status(op);
+	if (op->status != IO_OK)
+		return op_finish(op, op->status);
+	if (!op->blocks)
+		return op_finish(op, IO_OK);
+	p = op->object->primary;
+	op->primary = p;
+	p->refs++;
+	p->op_count++;
+	list_push_back(&p->ops, &op->link);
+	object_busy(op->object);
+	op->stage = OP_RANGE;
+	op->waits_for = "operations ahead of it in its range";
+	op->range = (struct range_entry){ .block = op->block,
+					  .blocks = op->blocks,
+					  .kind = op->merge ? RANGE_MERGE :
+						  op->kind == IO_READ || op->kind == IO_STATUS ? RANGE_READ : RANGE_WRITE,
+					  .granted = op_granted };
+	op->in_range = true;
+	return range_enter(&p->range, &op->range) ? 0 : PENDING;
+}
+
+/* ---- Lookup, repair, merge ---------------------------------------------------------------------- */
+
+static int op_lookup(struct io_op *op)
+{
+	struct buf *b = NULL;
+	int rc;
+
+	if (op->kind != IO_STATUS && !op->data.buf) {
+		b = buf_get(op->r->pool, op->blocks * BLOCK_SIZE);
+		if (!b)
+			return op_park(op, "memory");
+		op->data = (struct slice){ .buf = b, .data = b->data, .len = op->blocks * BLOCK_SIZE };
+	}
+	op->stage = OP_REPAIR;
+	op->waits_for = "the store";
+	memset(op->read.bad, 0, sizeof(op->read.bad));
+	op->read.block = op->block;
+	op->read.blocks = op->blocks;
+	op->read.dest = op->data.data;
+	op->in_flight = true;
+	rc = store_read(op->object->store, &op->read, &op->wait);
+	if (rc != PENDING)
+		op->in_flight = false;
+	return rc;
+}
+
+/* The next run of blocks that this replica cannot produce; 0: none. */
+static uint32_t next_bad(struct io_op *op, uint32_t *first)
+{
+	uint32_t n = 0, i = 0;
+
+	while (i < op->blocks && !(op->read.bad[i / 64] >> (i % 64) & 1))
+		i++;
+	*first = i;
+	while (i + n < op->blocks && n < MSG_REPAIR_BLOCKS_MAX && op->read.bad[(i + n) / 64] >> ((i + n) % 64) & 1)
+		n++;
+	return n;
+}
+
+/* Q3: asks the next member of want for the bad blocks. */
+static int op_repair(struct io_op *op, int rc)
+{
+	struct primary *p = op->primary;
+	uint8_t body[64];
+	struct writer w = writer_init(body, sizeof(body));
+	uint32_t first, n;
+
+	if (op->kind == IO_STATUS) {
+		op->stage = OP_LEASE;
+		return rc == -ERR_DAMAGED || rc == -ERR_CORRUPT ? 0 : rc;
+	}
+	if (rc && rc != -ERR_DAMAGED && rc != -ERR_CORRUPT)
+		return rc;
+	n = next_bad(op, &first);
+	if (!n && rc)
+		return -ERR_DAMAGED;
+	if (!n) {
+		op->stage = op->merge ? OP_MERGE : OP_LEASE;
+		return 0;
+	}
+	op->r->stats.corrupt++;
+	for (; op->repair_member < p->member_count; op->repair_member++) {
+		struct member *m = &p->member[op->repair_member];
+		struct msg_repair_read q = { .key = { op->object->id, p->tenure, m->join },
+					     .ticket = ++op->r->tickets,
+					     .block = op->block + first,
+					     .blocks = n,
+					     .commit = p->commit };
+
+		if (!m->want || m->state != MEMBER_JOINED)
+			continue;
+		op->ticket = q.ticket;
+		op->repair_block = first;
+		op->repair_blocks = n;
+		op->gate_us = loop_mono_us(op->r->loop);
+		msg_repair_read_encode(&q, &w);
+		session_send(m->session, OP_REPAIR_READ, &w, NULL);
+		/* parked, so that the tick notices an answer that never comes */
+		return op_park(op, "the block from another replica");
+	}
+	return -ERR_DAMAGED;
+}
+
+void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload)
+{
+	struct object *o = object_find(s->r, m->key.object);
+	struct io_op *op;
+
+	if (!o || !o->primary || o->primary->tenure != m->key.tenure)
+		return;
+	list_for_each(op, &o->primary->ops, link) {
+		if (op->stage != OP_REPAIR || op->ticket != m->ticket || !op->ticket || op->in_flight)
+			continue;
+		op->ticket = 0;
+		if (!m->found || m->fp_count != op->repair_blocks) {
+			op->repair_member++;
+			op_ready(op, 0);
+			return;
+		}
+		for (uint32_t i = 0; i < m->fp_count; i++) {
+			uint32_t b = op->repair_block + i;
+
+			if (!fp128_equal(hash_block(payload.data + i * BLOCK_SIZE), m->fps[i])) {
+				session_fail(s, -ERR_CORRUPT);
+				op->repair_member++;
+				op_ready(op, 0);
+				return;
+			}
+			memcpy(op->data.data + b * BLOCK_SIZE, payload.data + i * BLOCK_SIZE, BLOCK_SIZE);
+			op->read.fps[b] = m->fps[i];
+			op->read.bad[b / 64] &= ~(1ull << (b % 64));
+		}
+		s->r->stats.repairs++;
+		op_ready(op, 0);
+		return;
+	}
+}
+
+/* A sub-block write: the old blocks are in op->data, the new bytes go over them. */
+static int op_merge(struct io_op *op)
+{
+	uint32_t at = op->offset - op->block * BLOCK_SIZE;
+	struct fp128 *fps;
+
+	if (!op->fp_buf)
+		op->fp_buf = buf_get(op->r->pool, op->blocks * sizeof(struct fp128));
+	if (!op->fp_buf)
+		return op_park(op, "memory");
+	if (op->kind == IO_WRITE)
+		memcpy(op->data.data + at, op->io->payload.data, op->length);
+	else
+		memset(op->data.data + at, 0, op->length);
+	fps = (struct fp128 *)op->fp_buf->data;
+	for (uint32_t i = 0; i < op->blocks; i++)
+		fps[i] = hash_block(op->data.data + i * BLOCK_SIZE);
+	op->out.payload = slice_ref(op->data);
+	op->out.fps = fps;
+	range_turn_write(&op->primary->range, &op->range);
+	op->stage = OP_GATE;
+	return 0;
+}
+
+/* ---- The gate: everything that must hold before a write is logged (W1) --------------------------- */
+
+static bool member_credit(struct member *m, uint64_t need, bool *full)
+{
+	struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
+
+	if (c && c->granted - c->spent >= need)
+		return true;
+	if (c && c->full)
+		*full = true;
+	return false;
+}
+
+/* Space credit here and at all of want, taken here; what members are owed is counted when it is sent. */
+static int take_credit(struct io_op *op, uint64_t need)
+{
+	struct primary *p = op->primary;
+	struct group *g = op->object->group;
+	bool full = false, empty = false;
+
+	for (unsigned i = 0; i < p->member_count; i++) {
+		struct member *m = &p->member[i];
+
+		if (m->want && !member_credit(m, need, &full))
+			empty = true;
+	}
+	if (full)
+		return op_finish(op, IO_NO_SPACE);
+	if (empty)
+		return op_park(op, "space credit of a member");
+	if (g->window < need)
+		g->window += store_grant(g->store, MAX(need - g->window, 4u << 20));
+	if (g->window < need)
+		g->window += store_grant(g->store, need - g->window);
+	if (g->window < need)
+		return op_finish(op, IO_NO_SPACE);
+	return 0;
+}
+
+static bool send_bound(struct primary *p)
+{
+	for (unsigned i = 0; i < p->member_count; i++) {
+		const struct member *m = &p->member[i];
+
+		if (m->want && m->session &&
+		    (m->session->unacked_bytes > SESSION_BYTES_MAX || conn_full(m->session->conn)))
+			return true;
+	}
+	return false;
+}
+
+static int op_append(struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+	struct primary *p = op->primary;
+	struct group *g = op->object->group;
+	struct record *rec = &op->out.record;
+	uint64_t need;
+	int rc;
+
+	*rec = (struct record){
+		.kind = op->merge || op->kind == IO_WRITE ? RECORD_WRITE :
+			op->kind == IO_TRIM ? RECORD_TRIM : RECORD_ZEROES,
+		.version = { p->tenure, p->last.seq + 1 },
+		.commit = p->commit,
+		.block = op->block,
+		.blocks = op->blocks,
+		.attachment = q->attachment,
+		.attach_epoch = q->attach_epoch,
+		.request = q->request,
+		.low_water = q->low_water,
+	};
+	need = rec->kind == RECORD_WRITE ? (uint64_t)op->blocks * STORE_BYTES_PER_BLOCK : 0;
+	if (need) {
+		rc = take_credit(op, need);
+		if (rc == PENDING || op->stage == OP_REPLY)
+			return rc;
+	}
+	if (rec->kind == RECORD_WRITE && !op->merge && !op->out.payload.buf) {
+		op->out.payload = slice_ref(op->io->payload);
+		op->out.fps = q->fps;
+	}
+	op->in_flight = true;
+	rc = store_append(op->object->store, &op->append, rec, op->out.payload.data, op->out.fps, &op->wait);
+	if (rc != PENDING)
+		op->in_flight = false;
+	if (rc == -ERR_LIMIT) {
+		group_wait_space(g);
+		return op_park(op, "room in the write log");
+	}
+	if (rc < 0)
+		return rc;
+	g->window -= need;
+	if (need)
+		store_grant_spend(g->store, need);
+	op->out.op = op;
+	op->out.appended_us = now_us(op->r);
+	op->wanted = rec->version;
+	op->stage = OP_COMMIT;
+	op->waits_for = "all in-sync replicas to have it durably";
+	list_init(&op->out.link);
+	primary_append(p, &op->out);
+	if (rc == 0)
+		primary_advance(p);
+	return PENDING; /* op_committed makes it ready, whatever comes first */
+}
+
+static int op_gate(struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+	struct primary *p = op->primary;
+	struct version v;
+	uint8_t status = attachment_status(op);
+	const char *what = NULL;
+
+	if (status != IO_OK)
+		return op_finish(op, status);
+	if (p->state != PRIMARY_SERVE)
+		return op_finish(op, IO_RETRY);
+	switch (rule(RULE_RETRY) ? store_retry_lookup(op->object->store, q->attachment, q->attach_epoch,
+						      q->request, &v) : RETRY_NEW) {
+	case RETRY_BELOW:
+		return op_finish(op, IO_DUPLICATE);
+	case RETRY_KNOWN: /* it is that write; only the answer is missing */
+		op->wanted = v;
+		op->stage = OP_COMMIT;
+		return v.seq <= p->commit.seq ? 0 : op_park(op, "the commit of its first copy");
+	case RETRY_NEW:
+		break;
+	}
+	if (!primary_leased(p, &what)) {
+		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
+			return op_finish(op, IO_RETRY);
+		return op_park(op, what);
+	}
+	if (send_bound(p))
+		return op_park(op, "a member to acknowledge");
+	return op_append(op);
+}
+
+/* From primary_advance: everything up to this record is committed. */
+void op_committed(struct io_op *op)
+{
+	op->out.op = NULL;
+	if (op->in_flight)
+		op->rc = 0; /* durable here, but its own resume has not come yet */
+	else
+		op_ready(op, 0);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------------ */
+
+/* Q2: with the data in hand, still the same tenure and a lease from all of want. */
+static int op_lease(struct io_op *op)
+{
+	const char *what = NULL;
+
+	if (rule(RULE_READ_LEASE) && !primary_leased(op->primary, &what)) {
+		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
+			return op_finish(op, IO_RETRY);
+		return op_park(op, what);
+	}
+	return op_finish(op, IO_OK);
+}
+
+static void fill_read_reply(struct io_op *op)
+{
+	struct io_reply *a = op->io->reply;
+	struct slice d = slice_ref(op->data);
+
+	d.data += op->offset - op->block * BLOCK_SIZE;
+	d.len = op->length;
+	op->io->data = d;
+	a->fp_count = io_fp_count(op->offset, op->length);
+	if (op->whole)
+		memcpy(a->fps, op->read.fps, a->fp_count * sizeof(a->fps[0]));
+	else
+		io_payload_fps(d.data, op->offset, op->length, a->fps);
+}
+
+static void fill_status_reply(struct io_op *op)
+{
+	struct io_reply *a = op->io->reply;
+	uint32_t at = op->offset, end = op->offset + op->length;
+
+	a->extent_count = 0;
+	for (uint32_t i = 0; i < op->blocks; i++) {
+		uint32_t next = MIN((op->block + i + 1) * BLOCK_SIZE, end), flags = 0;
+		struct io_extent *x = a->extent_count ? &a->extents[a->extent_count - 1] : NULL;
+
+		if (op->read.hole[i / 64] >> (i % 64) & 1)
+			flags = IO_EXTENT_HOLE | IO_EXTENT_ZERO;
+		else if (op->read.zero[i / 64] >> (i % 64) & 1)
+			flags = IO_EXTENT_ZERO;
+		if (x && x->flags == flags)
+			x->length += next - at;
+		else
+			a->extents[a->extent_count++] = (struct io_extent){ next - at, flags };
+		at = next;
+	}
+}
+
+static void op_reply(struct io_op *op)
+{
+	struct replicator_stats *st = &op->r->stats;
+
+	if (op->status == IO_OK && op->blocks) {
+		if (op->kind == IO_READ) {
+			fill_read_reply(op);
+			st->reads++;
+			st->read_bytes += op->length;
+		} else if (op->kind == IO_STATUS) {
+			fill_status_reply(op);
+		} else if (op->kind == IO_WRITE) {
+			st->writes++;
+			st->write_bytes += op->length;
+		} else {
+			st->trims++;
+		}
+	}
+	op_answer(op);
+	op_free(op);
+}
+
+/* ---- The machine -------------------------------------------------------------------------------- */
+
+static int op_error(struct io_op *op, int rc)
+{
+	if (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT)
+		return op_finish(op, IO_MEDIUM_ERROR);
+	/* W5: what was logged, or may have been, is never answered with an error. */
+	if (op->object->group && !op->object->group->failed)
+		group_fail(op->object->group, rc);
+	return PENDING; /* the tenure has ended, and with it this operation */
+}
+
+static void op_run(struct io_op *op, int rc)
+{
+	while (rc != PENDING) {
+		if (op->answered) { /* the tenure ended while the store had it */
+			op_free(op);
+			return;
+		}
+		if (rc < 0 && op->stage != OP_REPAIR) {
+			rc = op_error(op, rc);
+			continue;
+		}
+		switch (op->stage) {
+		case OP_ADMIT:
+			rc = op_admit(op);
+			break;
+		case OP_RANGE: /* granted */
+			op->stage = op->range.kind == RANGE_WRITE ? OP_GATE : OP_LOOKUP;
+			rc = 0;
+			break;
+		case OP_LOOKUP:
+			rc = op_lookup(op);
+			break;
+		case OP_REPAIR:
+			rc = op_repair(op, rc);
+			if (rc < 0)
+				rc = op_error(op, rc);
+			break;
+		case OP_MERGE:
+			rc = op_merge(op);
+			break;
+		case OP_GATE: /* attachment, duplicate, leases, credits, then the log and the members */
+			rc = op_gate(op);
+			break;
+		case OP_COMMIT:
+			if (op->wanted.seq <= op->primary->commit.seq) {
+				rc = op_finish(op, IO_OK);
+			} else if (list_empty(&op->out.link)) { /* a duplicate waits for its first copy */
+				rc = op_park(op, "the commit of its first copy");
+			} else { /* durable here */
+				rc = PENDING;
+				primary_advance(op->primary);
+			}
+			break;
+		case OP_LEASE:
+			rc = op_lease(op);
+			break;
+		case OP_REPLY:
+			op_reply(op);
+			return;
+		}
+	}
+}
+
+/* A repair that is not answered: ask the next replica. */
+static bool repair_stalled(struct io_op *op)
+{
+	if (op->stage != OP_REPAIR || !op->ticket)
+		return false;
+	if (loop_mono_us(op->r->loop) - op->gate_us > ms(op->r->times->ack_ms)) {
+		op->ticket = 0;
+		op->repair_member++;
+		op_ready(op, 0);
+	}
+	return true;
+}
+
+void ops_run(struct replicator *r)
+{
+	struct list gated = LIST_INIT(gated), *n;
+	struct io_op *op;
+
+	if (r->gate_open) {
+		r->gate_open = false;
+		list_splice_back(&gated, &r->gated);
+		while ((n = list_pop_front(&gated))) {
+			op = list_entry(n, struct io_op, ready);
+			if (op->stage == OP_REPAIR && op->ticket) {
+				list_push_back(&r->gated, &op->ready);
+				repair_stalled(op);
+				continue;
+			}
+			op->rc = 0;
+			list_push_back(&r->ready, &op->ready);
+		}
+	}
+	while ((n = list_pop_front(&r->ready))) {
+		op = list_entry(n, struct io_op, ready);
+		op_run(op, op->rc);
+	}
+}
+
+/* ---- Entry -------------------------------------------------------------------------------------- */
+
+static void op_start(struct replicator *r, struct io_exec *io)
+{
+	struct io_op *op = pool_get(&r->ops);
+
+	memset(op, 0, offsetof(struct io_op, append));
+	op->r = r;
+	op->io = io;
+	op->owner = io->wait;
+	op->wait.resume = op_resume;
+	op->start_us = loop_turn_us(r->loop);
+	list_init(&op->link);
+	list_init(&op->ready);
+	list_init(&op->out.link);
+	op->object = object_find(r, io->request->object);
+	if (op->object)
+		object_hold(op->object);
+	op_ready(op, 0);
+}
+
+static void next_waiting(struct replicator *r)
+{
+	if (!list_empty(&r->op_waiting) && r->ops.used < r->ops.capacity)
+		op_start(r, list_entry(list_pop_front(&r->op_waiting), struct io_exec, link));
+}
+
+int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
+{
+	io->wait = w;
+	io->data = (struct slice){ 0 };
+	if (r->ops.used < r->ops.capacity && list_empty(&r->op_waiting))
+		op_start(r, io);
+	else
+		list_push_back(&r->op_waiting, &io->link);
+	return PENDING;
+}
+
+const char *op_stage_name(enum op_stage s)
+{
+	static const char *const names[] = { "admit", "range", "lookup", "repair", "merge",
+					     "gate",  "commit", "lease", "reply" };
+
+	return names[s];
+}
+
+void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct replica_op_info *i), void *arg)
+{
+	static const char *const kinds[] = { "?", "read", "write", "trim", "zeroes", "status" };
+	struct object *o;
+	struct io_op *op;
+
+	list_for_each(o, &r->objects, link) {
+		if (!o->primary)
+			continue;
+		list_for_each(op, &o->primary->ops, link) {
+			struct replica_op_info i = { .object = o->id,
+						     .age_us = loop_mono_us(r->loop) - op->start_us,
+						     .kind = kinds[op->kind],
+						     .stage = op_stage_name(op->stage),
+						     .waits_for = op->waits_for ? op->waits_for : "",
+						     .offset = op->offset,
+						     .length = op->length };
+
+			fn(arg, &i);
+		}
+	}
+}

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions: one TCP connection of one stream between two node incarnations. Beacons and grants make
+ * leases, fences end them early, silence makes suspicion. Nothing here decides about an object: a lease
+ * is only good for objects joined on the session that granted it (N4). */
+#include "cluster/replica_impl.h"
+
+#include <stdlib.h>
+
+#define CREDIT_WINDOW_MIN (4u << 20)
+#define CREDIT_WINDOW_MAX (64u << 20)
+#define CREDIT_LOW ((uint64_t)RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK * 2)
+
+unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node)
+{
+	const struct map_node *n = map_node(r->map, node);
+	unsigned theirs = n && n->shards ? n->shards : 1;
+
+	return object_shard(object, MIN(MAX(theirs, r->shards), SHARDS_MAX));
+}
+
+struct session *session_for(struct replicator *r, const struct object *o, uint16_t node)
+{
+	if (!node || node > NODES_MAX)
+		return NULL;
+	return r->peers[node].stream[stream_for(r, o->id, node)];
+}
+
+void session_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload)
+{
+	if (s->conn && !w->bad)
+		conn_send(s->conn, opcode, 0, w->data, (uint32_t)w->len, payload, payload ? 1 : 0);
+}
+
+/* The peer broke the protocol, or what it sent does not match its fingerprints: the connection ends,
+ * and with it all joins on it. The end comes back through replicator_stream_down. */
+void session_fail(struct session *s, int reason)
+{
+	log_warn("replica", "session ended", "node=%u stream=%u reason=%s", s->node, s->stream,
+		 err_name(reason));
+	if (s->conn)
+		conn_close(s->conn, reason);
+}
+
+/* ---- Leases ------------------------------------------------------------------------------------- */
+
+bool session_lease_valid(const struct session *s, uint64_t now)
+{
+	return s->conn && now < s->lease_end_us;
+}
+
+static void beacon(struct session *s, uint64_t now)
+{
+	uint8_t body[8];
+	struct writer w = writer_init(body, sizeof(body));
+
+	msg_beacon_encode(now, &w);
+	s->beacon_us = now;
+	if (!s->unanswered_us)
+		s->unanswered_us = now;
+	session_send(s, OP_BEACON, &w, NULL);
+}
+
+/* An operation found no valid lease: ask now, but not for each operation anew. */
+void session_want_lease(struct session *s)
+{
+	uint64_t now = now_us(s->r);
+
+	s->used_us = now;
+	if (now - s->beacon_us >= 20000)
+		beacon(s, now);
+}
+
+static void on_beacon(struct session *s, struct reader *r)
+{
+	uint64_t t;
+	uint8_t body[8];
+	struct writer w = writer_init(body, sizeof(body));
+
+	if (msg_beacon_decode(r, &t)) {
+		session_fail(s, -ERR_PROTOCOL);
+		return;
+	}
+	for (unsigned i = 0; i < s->our_count; i++) {
+		struct group *g = replica_group(s->r, s->ours[i].group);
+
+		if (g)
+			session_credit_top_up(s, g);
+	}
+	/* N5: a peer that owes us FENCED may believe in a tenure that has ended. */
+	if (s->fences_owed && rule(RULE_FENCE))
+		return;
+	s->granted_us = now_us(s->r);
+	s->r->stats.grants++;
+	msg_beacon_encode(t, &w);
+	session_send(s, OP_GRANT, &w, NULL);
+}
+
+static void on_grant(struct session *s, struct reader *r)
+{
+	uint64_t t;
+
+	/* A grant for a beacon of the future would be a lease without end. */
+	if (msg_beacon_decode(r, &t) || t > s->beacon_us) {
+		session_fail(s, -ERR_PROTOCOL);
+		return;
+	}
+	s->unanswered_us = 0;
+	s->lease_end_us = MAX(s->lease_end_us, t + ms(s->r->times->lease_ms));
+	s->r->gate_open = true;
+	replica_arm(s->r);
+}
+
+/* ---- Fences ------------------------------------------------------------------------------------- */
+
+static void hold_free(struct hold *h)
+{
+	if (h->owed)
+		h->session->fences_owed--;
+	list_del(&h->in_object);
+	list_del(&h->in_session);
+	free(h);
+}
+
+void hold_add(struct object *o, struct session *s, uint32_t tenure)
+{
+	struct hold *h;
+
+	list_for_each(h, &o->holds, in_object) {
+		if (h->session != s)
+			continue;
+		/* The peer itself has moved on, so it needs no fence for what was before. */
+		if (h->owed) {
+			h->owed = false;
+			s->fences_owed--;
+		}
+		h->tenure = tenure;
+		return;
+	}
+	h = xcalloc(1, sizeof(*h));
+	h->object = o;
+	h->session = s;
+	h->tenure = tenure;
+	list_push_back(&o->holds, &h->in_object);
+	list_push_back(&s->holds, &h->in_session);
+}
+
+void fence_older(struct object *o)
+{
+	struct hold *h;
+	uint8_t body[16];
+
+	list_for_each(h, &o->holds, in_object) {
+		struct msg_fence m = { .object = o->id, .seen = o->seen };
+		struct writer w = writer_init(body, sizeof(body));
+
+		if (h->tenure >= o->seen || !h->session->conn || h->owed)
+			continue;
+		h->owed = true;
+		h->session->fences_owed++;
+		msg_fence_encode(&m, &w);
+		session_send(h->session, OP_FENCE, &w, NULL);
+	}
+}
+
+static void on_fence(struct session *s, struct reader *r)
+{
+	struct msg_fence m;
+	struct object *o;
+	uint8_t body[16];
+	struct writer w = writer_init(body, sizeof(body));
+
+	if (msg_fence_decode(r, &m)) {
+		session_fail(s, -ERR_PROTOCOL);
+		return;
+	}
+	o = object_find(s->r, m.object);
+	if (o && m.seen) {
+		o->stopped = MAX(o->stopped, m.seen - 1);
+		if (o->primary && o->primary->tenure < m.seen)
+			primary_end(o, "fenced by a member that has seen a later tenure");
+	}
+	msg_fence_encode(&m, &w);
+	session_send(s, OP_FENCED, &w, NULL);
+}
+
+static void on_fenced(struct session *s, struct reader *r)
+{
+	struct msg_fence m;
+	struct hold *h, *tmp;
+
+	if (msg_fence_decode(r, &m)) {
+		session_fail(s, -ERR_PROTOCOL);
+		return;
+	}
+	list_for_each_safe(h, tmp, &s->holds, in_session) {
+		struct object *o = h->object;
+
+		if (o->id != m.object || h->tenure >= m.seen)
+			continue;
+		hold_free(h);
+		if (o->primary)
+			primary_check(o->primary);
+	}
+}
+
+/* T2 b: nobody who joined this object here in a lower tenure can believe in a lease any more. */
+bool holds_clear(struct object *o, uint32_t tenure, uint64_t now)
+{
+	struct hold *h;
+
+	if (!rule(RULE_GRACE))
+		return true;
+	list_for_each(h, &o->holds, in_object) {
+		const struct session *s = h->session;
+
+		if (h->tenure >= tenure || o->r->peers[s->node].incarnation > s->incarnation)
+			continue;
+		if (!s->granted_us || now >= s->granted_us + ms(o->r->times->grace_ms))
+			continue;
+		return false;
+	}
+	return true;
+}
+
+void holds_drop_all(struct object *o)
+{
+	struct hold *h, *tmp;
+
+	list_for_each_safe(h, tmp, &o->holds, in_object)
+		hold_free(h);
+}
+
+/* ---- Credits ------------------------------------------------------------------------------------ */
+
+struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group)
+{
+	for (unsigned i = 0; i < *count; i++)
+		if (c[i].group == group)
+			return &c[i];
+	if (*count == SESSION_CREDITS)
+		return NULL;
+	c[*count] = (struct credit){ .group = group, .window = CREDIT_WINDOW_MIN };
+	return &c[(*count)++];
+}
+
+/* What the peer may send without asking. Kept at least two of the largest writes ahead of it. */
+void session_credit_top_up(struct session *s, struct group *g)
+{
+	struct credit *c = credit_find(s->ours, &s->our_count, g->id);
+	uint64_t left, got;
+
+	if (!c || g->failed || !s->conn)
+		return;
+	left = c->granted - c->spent;
+	if (left >= MAX(c->window / 2, CREDIT_LOW))
+		return;
+	if (left < c->window / 4 && c->granted && c->window < CREDIT_WINDOW_MAX)
+		c->window *= 2;
+	got = store_grant(g->store, MAX(c->window, CREDIT_LOW * 2) - left);
+	c->granted += got;
+	if (got || !c->full)
+		s->credits_changed = true;
+	c->full = !got;
+	if (c->full)
+		c->window = CREDIT_WINDOW_MIN;
+	if (s->credits_changed)
+		replica_arm(s->r);
+}
+
+void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
+{
+	struct credit *c = credit_find(s->ours, &s->our_count, g->id);
+
+	if (!c)
+		return;
+	c->spent += bytes;
+	store_grant_spend(g->store, bytes);
+	session_credit_top_up(s, g);
+}
+
+/* ---- Acknowledgements: one frame per session and turn -------------------------------------------- */
+
+static void send_acks(struct session *s)
+{
+	static _Thread_local struct msg_ack m;
+	static _Thread_local uint8_t body[12 + 12 * SESSION_CREDITS + 40 * MSG_ACK_ENTRIES_MAX];
+	struct writer w = writer_init(body, sizeof(body));
+	struct list *n;
+
+	m.entry_count = m.credit_count = 0;
+	m.fill = 0;
+	m.destage_rate = UINT32_MAX;
+	while (m.entry_count < MSG_ACK_ENTRIES_MAX && (n = list_pop_front(&s->acks))) {
+		struct inbound *in = list_entry(n, struct inbound, ack_link);
+		struct object *o = container_of(in, struct object, in);
+
+		m.entries[m.entry_count++] = (struct msg_ack_entry){
+			.key = { .object = o->id, .tenure = in->tenure, .join = in->join },
+			.durable = in->durable,
+			.copies = in->copies,
+			.bytes = in->bytes,
+		};
+		if (o->group) {
+			m.fill = MAX(m.fill, o->group->fill);
+			m.destage_rate = MIN(m.destage_rate, o->group->destage_rate);
+		}
+	}
+	for (unsigned i = 0; i < s->our_count && s->credits_changed; i++)
+		m.credits[m.credit_count++] = (struct msg_credit){ .group = s->ours[i].group,
+								   .full = s->ours[i].full,
+								   .granted = s->ours[i].granted };
+	s->credits_changed = false;
+	msg_ack_encode(&m, &w);
+	session_send(s, OP_ACK, &w, NULL);
+}
+
+void session_acks(struct replicator *r)
+{
+	struct session *s;
+
+	list_for_each(s, &r->sessions, link)
+		while (!list_empty(&s->acks) || s->credits_changed)
+			send_acks(s);
+}
+
+static void on_ack(struct session *s, struct reader *r)
+{
+	static _Thread_local struct msg_ack m;
+	uint64_t now = now_us(s->r);
+
+	if (msg_ack_decode(r, &m)) {
+		session_fail(s, -ERR_PROTOCOL);
+		return;
+	}
+	for (unsigned i = 0; i < m.credit_count; i++) {
+		struct credit *c = credit_find(s->theirs, &s->their_count, m.credits[i].group);
+
+		if (!c)
+			continue;
+		c->granted = MAX(c->granted, m.credits[i].granted);
+		c->full = m.credits[i].full;
+	}
+	s->fill = m.fill;
+	s->destage_rate = m.destage_rate;
+	for (unsigned i = 0; i < m.entry_count; i++)
+		primary_ack(s, &m.entries[i], now);
+	s->r->stats.acks++;
+	s->r->gate_open = true;
+	replica_arm(s->r);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------ */
+
+void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnation, uint16_t stream,
+			  struct conn *c)
+{
+	struct peer *p;
+	struct session *s;
+	struct object *o;
+
+	if (!node || node > NODES_MAX || stream >= SHARDS_MAX || node == r->node)
+		return;
+	p = &r->peers[node];
+	if (incarnation < p->incarnation) { /* N1: a process of the past */
+		conn_close(c, -ERR_STALE);
+		return;
+	}
+	if (p->stream[stream])
+		replicator_stream_down(r, node, stream, -ERR_CLOSED);
+	p->refused = false;
+	p->incarnation = incarnation;
+	s = xcalloc(1, sizeof(*s));
+	s->r = r;
+	s->conn = c;
+	s->node = node;
+	s->stream = stream;
+	s->incarnation = incarnation;
+	s->heard_us = p->heard_us[stream] = now_us(r);
+	s->used_us = s->heard_us;
+	p->gone_us[stream] = 0;
+	list_init(&s->holds);
+	list_init(&s->members);
+	list_init(&s->acks);
+	list_push_back(&r->sessions, &s->link);
+	p->stream[stream] = s;
+	beacon(s, s->heard_us);
+	list_for_each(o, &r->objects, link) {
+		if (o->primary && stream_for(r, o->id, node) == stream)
+			primary_session_up(o->primary, s);
+		else if (o->listed)
+			object_busy(o); /* its primary may be a newer process now */
+	}
+}
+
+static void session_free(struct session *s)
+{
+	struct hold *h, *tmp;
+
+	list_for_each_safe(h, tmp, &s->holds, in_session)
+		hold_free(h);
+	list_del(&s->link);
+	free(s);
+}
+
+void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream, int reason)
+{
+	struct peer *p;
+	struct session *s;
+	struct member *m;
+	struct hold *h;
+	struct inbound *in;
+	struct object *o;
+
+	if (!node || node > NODES_MAX || stream >= SHARDS_MAX)
+		return;
+	p = &r->peers[node];
+	s = p->stream[stream];
+	if (reason == -ECONNREFUSED)
+		replicator_peer_refused(r, node);
+	if (!s)
+		return;
+	p->stream[stream] = NULL;
+	p->gone_us[stream] = now_us(r);
+	s->conn = NULL;
+	s->ended_us = p->gone_us[stream];
+	s->fences_owed = 0;
+	list_for_each(h, &s->holds, in_session)
+		h->owed = false;
+	while (list_pop_front(&s->acks))
+		;
+	while (!list_empty(&s->members)) {
+		m = list_first(&s->members, struct member, in_session);
+		primary_member_down(m);
+	}
+	list_for_each(o, &r->objects, link) {
+		in = &o->in;
+		if (in->session == s && in->state != IN_NONE)
+			inbound_void(o);
+		if (o->listed)
+			object_busy(o);
+	}
+	/* Windows that the peer did not use come back. */
+	for (unsigned i = 0; i < s->our_count; i++) {
+		struct group *g = replica_group(r, s->ours[i].group);
+
+		if (g && s->ours[i].granted > s->ours[i].spent)
+			store_grant_return(g->store, s->ours[i].granted - s->ours[i].spent);
+	}
+	s->our_count = 0;
+	list_del(&s->link);
+	list_push_back(&r->ghosts, &s->link);
+	r->gate_open = true;
+	replica_arm(r);
+}
+
+void replicator_peer_refused(struct replicator *r, uint16_t node)
+{
+	struct object *o;
+
+	if (!node || node > NODES_MAX)
+		return;
+	r->peers[node].refused = true;
+	r->peers[node].refused_us = now_us(r);
+	list_for_each(o, &r->objects, link)
+		if (o->listed)
+			object_busy(o);
+}
+
+void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, const struct frame *f)
+{
+	static _Thread_local union {
+		struct msg_join join;
+		struct msg_joined joined;
+		struct msg_stale stale;
+		struct msg_replicate replicate;
+		struct msg_versions versions;
+		struct msg_manifest manifest;
+		struct msg_repair_read repair_read;
+		struct msg_repair_data repair_data;
+	} m;
+	struct session *s = node <= NODES_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
+	struct reader in = reader_init(f->body, f->body_len);
+	int rc = 0;
+
+	if (!s || !s->conn)
+		return;
+	s->heard_us = r->peers[node].heard_us[stream] = now_us(r);
+	switch (f->opcode) {
+	case OP_BEACON: on_beacon(s, &in); break;
+	case OP_GRANT: on_grant(s, &in); break;
+	case OP_FENCE: on_fence(s, &in); break;
+	case OP_FENCED: on_fenced(s, &in); break;
+	case OP_ACK: on_ack(s, &in); break;
+	case OP_JOIN:
+		if (!(rc = msg_join_decode(&in, &m.join)))
+			inbound_join(s, &m.join);
+		break;
+	case OP_JOINED:
+		if (!(rc = msg_joined_decode(&in, &m.joined)))
+			primary_joined(s, &m.joined);
+		break;
+	case OP_STALE:
+		if (!(rc = msg_stale_decode(&in, &m.stale)))
+			primary_stale(s, &m.stale);
+		break;
+	case OP_REPLICATE:
+		if (!(rc = msg_replicate_decode(&in, f->payload.len, &m.replicate)))
+			inbound_replicate(s, &m.replicate, f->payload);
+		break;
+	case OP_VERSIONS:
+	case OP_MANIFEST: {
+		struct msg_key *k;
+		struct object *o;
+		struct member *mb;
+
+		rc = f->opcode == OP_VERSIONS ? msg_versions_decode(&in, &m.versions) :
+						msg_manifest_decode(&in, &m.manifest);
+		if (rc)
+			break;
+		k = f->opcode == OP_VERSIONS ? &m.versions.key : &m.manifest.key;
+		if (f->opcode == OP_VERSIONS && !m.versions.answer) {
+			target_versions(s, &m.versions);
+			break;
+		}
+		if (f->opcode == OP_MANIFEST && !m.manifest.answer) {
+			target_manifest(s, &m.manifest);
+			break;
+		}
+		o = object_find(r, k->object);
+		mb = o && o->primary && o->primary->tenure == k->tenure ?
+			     primary_member(o->primary, s, k->join) : NULL;
+		if (mb && mb->fill && f->opcode == OP_VERSIONS)
+			fill_versions(mb, &m.versions);
+		else if (mb && mb->fill)
+			fill_manifest(mb, &m.manifest);
+		break;
+	}
+	case OP_REPAIR_READ:
+		if (!(rc = msg_repair_read_decode(&in, &m.repair_read)))
+			inbound_repair_read(s, &m.repair_read);
+		break;
+	case OP_REPAIR_DATA:
+		if (!(rc = msg_repair_data_decode(&in, f->payload.len, &m.repair_data)))
+			op_repair_data(s, &m.repair_data, f->payload);
+		break;
+	default:
+		rc = -ERR_PROTOCOL;
+	}
+	if (rc)
+		session_fail(s, rc);
+}
+
+/* ---- Suspicion ---------------------------------------------------------------------------------- */
+
+/* S1, seen from a member: the object's primary at `node` may be gone. Only ever leads to a proposal. */
+bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now)
+{
+	const struct peer *p = &r->peers[node];
+	unsigned stream = stream_for(r, o->id, node);
+	const struct map_node *n = map_node(r->map, node);
+	uint64_t heard = MAX(p->heard_us[stream], r->start_us);
+
+	if (p->incarnation > o->config.primary_incarnation ||
+	    (n && n->incarnation > o->config.primary_incarnation))
+		return true;
+	if (p->refused && !p->stream[stream])
+		return true;
+	return now - heard >= ms(r->times->silence_ms);
+}
+
+void session_tick(struct replicator *r, uint64_t now)
+{
+	struct session *s, *tmp;
+	struct member *m;
+
+	list_for_each(s, &r->sessions, link) {
+		uint32_t every = now - s->used_us < USED_US ? r->times->beacon_ms : r->times->beacon_idle_ms;
+
+		/* half a tick early rather than half a tick late */
+		if (now + TICK_US / 2 - s->beacon_us >= ms(every))
+			beacon(s, now);
+		if (s->unanswered_us && now - s->unanswered_us >= ms(r->times->ack_ms))
+			list_for_each(m, &s->members, in_session)
+				object_busy(m->primary->object);
+		if (now - s->heard_us >= ms(r->times->silence_ms) && now - s->heard_us < ms(r->times->silence_ms) + 4 * TICK_US) {
+			struct object *o;
+
+			list_for_each(o, &r->objects, link)
+				if (o->listed)
+					object_busy(o);
+		}
+	}
+	list_for_each_safe(s, tmp, &r->ghosts, link) {
+		if (now >= s->ended_us + ms(r->times->grace_ms))
+			session_free(s);
+	}
+}
