@@ -31,12 +31,12 @@
 #define NAME_LEN_MAX 64	  /* of a common name, X.520 */
 #define PEM_MAX_BYTES (64 << 10)
 
-static int fail(const char *msg, const char *path, int rc)
+static int fail(const char *msg, const char *what, int rc)
 {
 	unsigned long e = ERR_peek_last_error();
 	const char *reason = e ? ERR_reason_error_string(e) : NULL;
 
-	log_error("ca", msg, "path=\"%s\" error=%s reason=\"%s\"", path, err_name(rc),
+	log_error("ca", msg, "what=\"%s\" error=%s reason=\"%s\"", what, err_name(rc),
 		  reason ? reason : err_text(rc));
 	ERR_clear_error();
 	return rc;

@@ -219,6 +219,8 @@ static bool rx_step_stage(struct conn *c)
 
 	if (!have)
 		return false;
+	if (c->tx.plain_pending) /* TLS ends with our WELCOME: the peer has to wait for it */
+		return rx_fail(c, -ERR_PROTOCOL);
 	base = r->stage->data + r->head;
 	rc = wire_frame_parse(base, have, &h);
 	if (rc < 0)

@@ -49,6 +49,7 @@ struct listener {
 	struct timer pause;    /* accepting pauses while the process is out of descriptors */
 	struct list guests;
 	unsigned guest_count;
+	unsigned crowded; /* guests dropped for want of room; limits the log */
 };
 
 /* ---- Hand-over ---- */
@@ -160,7 +161,7 @@ static bool hello_check(struct listener *ls, const struct wire_hello *hello, con
 	}
 	if (ls->tls && !identity_matches(hello, tls_name)) {
 		f->reason = REFUSE_IDENTITY;
-		snprintf(f->text, sizeof(f->text), "the certificate names \"%.100s\", the hello does not",
+		snprintf(f->text, sizeof(f->text), "the certificate names '%.100s', the hello does not",
 			 tls_name);
 		return false;
 	}
@@ -249,14 +250,18 @@ static void on_deadline(struct timer *t)
 	struct listener *ls = container_of(t, struct listener, deadline);
 	uint64_t now = loop_mono_us(ls->loop);
 	struct guest *g, *tmp;
+	char first[ADDRESS_TEXT];
+	unsigned count = 0;
 
 	list_for_each_safe(g, tmp, &ls->guests, link) {
 		if (g->since_us + HELLO_DEADLINE_US > now)
 			break;
-		log_info("net", "no hello within 3 s: closing", "peer=%s identity=\"%s\"",
-			 conn_peer_address(g->conn), conn_peer_name(g->conn));
+		if (!count++)
+			snprintf(first, sizeof(first), "%s", conn_peer_address(g->conn));
 		guest_drop(g, -ETIMEDOUT);
 	}
+	if (count) /* one line, however many: strangers must not write our log */
+		log_info("net", "no hello within 3 s: closed", "peer=%s connections=%u", first, count);
 	deadline_arm(ls);
 }
 
@@ -271,8 +276,9 @@ static void guest_make_room(struct listener *ls)
 			break;
 		}
 	}
-	log_warn("net", "too many connections without a hello: dropping the oldest",
-		 "peer=%s limit=%u", conn_peer_address(victim->conn), GUESTS_MAX);
+	if (ls->crowded++ % GUESTS_MAX == 0)
+		log_warn("net", "too many connections without a hello: dropping the oldest",
+			 "peer=%s limit=%u", conn_peer_address(victim->conn), GUESTS_MAX);
 	guest_drop(victim, -ERR_LIMIT);
 }
 

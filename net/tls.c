@@ -218,6 +218,15 @@ void tls_session_drop(struct tls_session *s)
 	free(s);
 }
 
+/* Names go into log lines and comparisons: printable, without quotes. */
+static bool name_is_plain(const char *name)
+{
+	for (const unsigned char *p = (const unsigned char *)name; *p; p++)
+		if (*p < 0x20 || *p == 0x7f || *p == '"' || *p == '\\')
+			return false;
+	return true;
+}
+
 /* The one common name of a verified certificate; "" when there is none, several, or a strange one. */
 static void common_name(SSL *ssl, char *out, size_t cap)
 {
@@ -237,6 +246,8 @@ static void common_name(SSL *ssl, char *out, size_t cap)
 		return;
 	memcpy(out, ASN1_STRING_get0_data(text), (size_t)len);
 	out[len] = 0;
+	if (!name_is_plain(out))
+		out[0] = 0;
 }
 
 /* Alerts by which a peer says that it does not accept our certificate. */

@@ -123,6 +123,9 @@ int wire_refusal_decode(struct reader *r, struct wire_refusal *out)
 	out->reason = read_u16(r);
 	out->detail = read_u32(r);
 	read_str(r, out->text, sizeof(out->text));
+	for (char *p = out->text; *p; p++) /* it goes into a log line, between quotes */
+		if ((unsigned char)*p < 0x20 || *p == 0x7f || *p == '"' || *p == '\\')
+			*p = '_';
 	return reader_done(r) ? 0 : -ERR_PROTOCOL;
 }
 
