@@ -24,9 +24,15 @@ struct part *part_get(struct client *c)
 	struct list *l = list_pop_front(&c->parts_free);
 	struct part *p;
 
-	if (!l)
-		return NULL;
-	p = list_entry(l, struct part, link);
+	if (l) {
+		p = list_entry(l, struct part, link);
+	} else {
+		/* Memory that was never needed is never touched. */
+		if (c->parts_fresh == c->cfg.ops)
+			return NULL;
+		p = &c->parts[c->parts_fresh++];
+		p->client = c;
+	}
 	c->parts_used++;
 	return p;
 }
@@ -369,11 +375,8 @@ struct client *client_create(const struct client_config *cfg)
 	list_init(&c->closers);
 	c->parts = xcalloc(cfg->ops, sizeof(*c->parts));
 	c->vios = xcalloc(cfg->ops, sizeof(*c->vios));
-	for (size_t i = cfg->ops; i-- > 0;) {
-		c->parts[i].client = c;
-		list_push_front(&c->parts_free, &c->parts[i].link);
+	for (size_t i = cfg->ops; i-- > 0;)
 		list_push_front(&c->vios_free, &c->vios[i].link);
-	}
 	turn_end_init(&c->turn, client_turn);
 	timer_init(&c->tick, cfg->loop, client_tick);
 	timer_init(&c->sweep, cfg->loop, client_sweep);

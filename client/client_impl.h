@@ -159,6 +159,7 @@ struct client {
 	bool kick_all;	     /* nodes or groups changed: look at every object */
 	bool attention;	     /* a volume wants attach, detach or abort */
 	uint64_t route_gen, bytes, part_count;
+	size_t parts_fresh; /* parts from here on were never used */
 	unsigned parts_used, deadlines;
 	struct turn_end turn; /* LOG phase, so that connections still send in the same turn */
 	struct timer tick, sweep;

@@ -142,10 +142,6 @@ static void stream_down(struct link *k, int reason, const struct wire_refusal *r
 {
 	struct stream *s = link_data(k);
 
-	if (!list_empty(&s->waiting))
-		log_info("client", "data connection is not up",
-			 "node=%u address=%s shard=%u error=%s reason=\"%s\"", s->peer->node,
-			 s->peer->address, s->index, err_name(reason), refusal ? refusal->text : "");
 	stream_lost_parts(&s->waiting);
 }
 
