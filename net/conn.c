@@ -125,6 +125,9 @@ static void on_turn_end(struct turn_end *t)
 		handshake_run(c);
 	if (!c->closed && !c->handshaking)
 		conn_tx_flush(c);
+	/* What came with the end of the handshake may be inside OpenSSL already: the fd stays silent. */
+	if (!c->closed && !c->handshaking && c->tls && tls_pending(c->tls))
+		conn_run_again(c);
 }
 
 static void on_again(struct post *p)
