@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests in, answers out: who may ask what, routes, errors, and passing a request on to another node.
- * Must never let a request that changes something through on a weaker identity than its route wants. */
+/* Requests in, answers out: who may ask what, routes, errors, and passing a request on to another
+ * node. Must never let a request that changes something through on a weaker identity than its route
+ * wants. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,39 +10,39 @@
 
 #include "node/admin_impl.h"
 
-#define REQUESTS_MAX 64u
+#define REQUESTS_MAX        64u
 #define TLS_CONNECTIONS_MAX 256u
-#define BODY_MAX (1u << 20)
-#define IDLE_TIMEOUT_S 60u
-#define TICK_US 5000000u
+#define BODY_MAX            (1u << 20)
+#define IDLE_TIMEOUT_S      60u
+#define TICK_US             5000000u
 
 static const struct route routes[] = {
-	{ "GET", "/v1/status", RIGHT_READ, true, admin_get_status },
-	{ "GET", "/v1/health", RIGHT_READ, true, admin_get_health },
-	{ "GET", "/v1/nodes", RIGHT_READ, false, admin_get_nodes },
-	{ "GET", "/v1/nodes/*", RIGHT_READ, false, admin_get_node },
-	{ "GET", "/v1/diskgroups", RIGHT_READ, false, admin_get_diskgroups },
-	{ "GET", "/v1/diskgroups/*", RIGHT_READ, false, admin_get_diskgroup },
-	{ "GET", "/v1/volumes", RIGHT_READ, false, admin_get_volumes },
-	{ "GET", "/v1/volumes/*", RIGHT_READ, false, admin_get_volume },
-	{ "GET", "/v1/ops", RIGHT_READ, false, admin_get_ops },
-	{ "GET", "/v1/events", RIGHT_READ, false, admin_get_events },
-	{ "GET", "/v1/metrics", RIGHT_READ, true, admin_get_metrics },
-	{ "GET", "/v1/local", RIGHT_READ, true, admin_get_local },
-	{ "GET", "/v1/local/ops", RIGHT_READ, false, admin_get_local_ops },
-	{ "GET", "/v1/local/replicas/*", RIGHT_READ, false, admin_get_local_replicas },
-	{ "GET", "/v1/ca", RIGHT_ANY, false, admin_get_ca },
-	{ "POST", "/v1/cluster/init", RIGHT_LOCAL, true, admin_init },
-	{ "POST", "/v1/node/invite", RIGHT_ADMIN, false, admin_invite },
-	{ "POST", "/v1/node/join-prepare", RIGHT_LOCAL, true, admin_join_prepare },
-	{ "POST", "/v1/node/join-request", RIGHT_ANY, false, admin_join_request },
-	{ "POST", "/v1/node/join-finish", RIGHT_LOCAL, true, admin_join_finish },
-	{ "POST", "/v1/certs", RIGHT_ADMIN, false, admin_sign },
-	{ "POST", "/v1/diskgroups", RIGHT_ADMIN, false, admin_add_diskgroup },
-	{ "POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume },
-	{ "PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume },
-	{ "POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume },
-	{ "DELETE", "/v1/volumes/*", RIGHT_ADMIN, false, admin_delete_volume },
+	{"GET", "/v1/status", RIGHT_READ, true, admin_get_status},
+	{"GET", "/v1/health", RIGHT_READ, true, admin_get_health},
+	{"GET", "/v1/nodes", RIGHT_READ, false, admin_get_nodes},
+	{"GET", "/v1/nodes/*", RIGHT_READ, false, admin_get_node},
+	{"GET", "/v1/diskgroups", RIGHT_READ, false, admin_get_diskgroups},
+	{"GET", "/v1/diskgroups/*", RIGHT_READ, false, admin_get_diskgroup},
+	{"GET", "/v1/volumes", RIGHT_READ, false, admin_get_volumes},
+	{"GET", "/v1/volumes/*", RIGHT_READ, false, admin_get_volume},
+	{"GET", "/v1/ops", RIGHT_READ, false, admin_get_ops},
+	{"GET", "/v1/events", RIGHT_READ, false, admin_get_events},
+	{"GET", "/v1/metrics", RIGHT_READ, true, admin_get_metrics},
+	{"GET", "/v1/local", RIGHT_READ, true, admin_get_local},
+	{"GET", "/v1/local/ops", RIGHT_READ, false, admin_get_local_ops},
+	{"GET", "/v1/local/replicas/*", RIGHT_READ, false, admin_get_local_replicas},
+	{"GET", "/v1/ca", RIGHT_ANY, false, admin_get_ca},
+	{"POST", "/v1/cluster/init", RIGHT_LOCAL, true, admin_init},
+	{"POST", "/v1/node/invite", RIGHT_ADMIN, false, admin_invite},
+	{"POST", "/v1/node/join-prepare", RIGHT_LOCAL, true, admin_join_prepare},
+	{"POST", "/v1/node/join-request", RIGHT_ANY, false, admin_join_request},
+	{"POST", "/v1/node/join-finish", RIGHT_LOCAL, true, admin_join_finish},
+	{"POST", "/v1/certs", RIGHT_ADMIN, false, admin_sign},
+	{"POST", "/v1/diskgroups", RIGHT_ADMIN, false, admin_add_diskgroup},
+	{"POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume},
+	{"PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume},
+	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},
+	{"DELETE", "/v1/volumes/*", RIGHT_ADMIN, false, admin_delete_volume},
 };
 
 uint64_t wall_ms(void)
@@ -57,7 +58,8 @@ const struct map *admin_map(const struct admin *a)
 	return a->ops ? state_map(a->ops->state(a->cluster)) : NULL;
 }
 
-/* ---- Answers ----------------------------------------------------------------------------------- */
+/* ---- Answers -----------------------------------------------------------------------------------
+ */
 
 static void request_free(struct areq *q)
 {
@@ -110,13 +112,15 @@ static int http_status(int rc)
 	static const struct {
 		int rc, status;
 	} table[] = {
-		{ -ERR_NOT_FOUND, 404 }, { -ENOENT, 404 },	  { -ERR_EXISTS, 409 },	  { -ERR_CLAIMED, 409 },
-		{ -EEXIST, 409 },	 { -ERR_BUSY, 409 },	  { -ERR_HELD, 409 },	  { -EBUSY, 409 },
-		{ -ERR_INVALID, 400 },	 { -ERR_LIMIT, 400 },	  { -EINVAL, 400 },	  { -ERR_TOO_FEW, 507 },
-		{ -ERR_FULL, 507 },	 { -ENOSPC, 507 },	  { -ERR_NO_LEADER, 503 }, { -ERR_NOT_LEADER, 503 },
-		{ -ERR_UNAVAILABLE, 503 }, { -ERR_UNCLAIMED, 503 }, { -ERR_CLOSED, 503 }, { -ERR_RETRY, 503 },
-		{ -ETIMEDOUT, 504 },	 { -ERR_AUTH, 401 },	  { -ERR_REFUSED, 403 },  { -ERR_FOREIGN, 403 },
-		{ -ERR_FENCED, 403 },
+		{-ERR_NOT_FOUND, 404},  {-ENOENT, 404},          {-ERR_EXISTS, 409},
+		{-ERR_CLAIMED, 409},    {-EEXIST, 409},          {-ERR_BUSY, 409},
+		{-ERR_HELD, 409},       {-EBUSY, 409},           {-ERR_INVALID, 400},
+		{-ERR_LIMIT, 400},      {-EINVAL, 400},          {-ERR_TOO_FEW, 507},
+		{-ERR_FULL, 507},       {-ENOSPC, 507},          {-ERR_NO_LEADER, 503},
+		{-ERR_NOT_LEADER, 503}, {-ERR_UNAVAILABLE, 503}, {-ERR_UNCLAIMED, 503},
+		{-ERR_CLOSED, 503},     {-ERR_RETRY, 503},       {-ETIMEDOUT, 504},
+		{-ERR_AUTH, 401},       {-ERR_REFUSED, 403},     {-ERR_FOREIGN, 403},
+		{-ERR_FENCED, 403},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(table); i++)
@@ -150,8 +154,11 @@ bool admin_failed(struct areq *q, int rc, const struct command_result *r)
 	if (rc == 0 && r->code == 0)
 		return false;
 	if (rc == -ETIMEDOUT)
-		admin_fail(q, rc, "no answer from the cluster within %u s; it may still happen: look before you "
-				  "repeat", PROPOSE_TIMEOUT_MS / 1000);
+		admin_fail(q, rc,
+			   "no answer from the cluster within %u s; it may still happen: look "
+			   "before you "
+			   "repeat",
+			   PROPOSE_TIMEOUT_MS / 1000);
 	else if (rc < 0)
 		admin_fail(q, rc, "%s", err_text(rc));
 	else
@@ -163,7 +170,7 @@ struct json *admin_source(const struct admin *a)
 {
 	struct json *j = json_object_new();
 	const struct map *m = admin_map(a);
-	struct consensus_status st = { 0 };
+	struct consensus_status st = {0};
 	const struct map_node *leader;
 	uint64_t now = loop_mono_us(a->cfg.loop), applied;
 
@@ -190,7 +197,8 @@ void admin_command(const struct areq *q, uint16_t kind, struct command *out)
 	snprintf(out->actor, sizeof(out->actor), "%s", q->actor);
 }
 
-/* ---- Passing on -------------------------------------------------------------------------------- */
+/* ---- Passing on --------------------------------------------------------------------------------
+ */
 
 struct forward {
 	struct wait wait;
@@ -226,8 +234,8 @@ static void forward_to(struct forward *f, uint16_t node, uint64_t timeout_ms)
 	CLEANUP(free_ptr) char *body = q->body ? json_print(q->body, false) : NULL;
 	int rc;
 
-	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, q->path, body ? body : "",
-				 timeout_ms, &f->wait);
+	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, q->path,
+				 body ? body : "", timeout_ms, &f->wait);
 	if (rc != PENDING)
 		on_forwarded(&f->wait, rc);
 }
@@ -264,17 +272,20 @@ void admin_forward_to_ca(struct areq *q)
 	f->for_ca = true;
 	a->ops->status(a->cluster, &st);
 	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(f->voters); i++)
-		if (st.voter[i] != a->cfg.identity->number && a->ops->peer_connected(a->cluster, st.voter[i]))
+		if (st.voter[i] != a->cfg.identity->number &&
+		    a->ops->peer_connected(a->cluster, st.voter[i]))
 			f->voters[f->voter_count++] = st.voter[i];
 	free(q->op);
 	q->op = f;
 	if (f->voter_count == 0)
-		admin_fail(q, -ERR_UNAVAILABLE, "no voter that could hold the CA key can be reached");
+		admin_fail(q, -ERR_UNAVAILABLE,
+			   "no voter that could hold the CA key can be reached");
 	else
 		forward_next(f);
 }
 
-/* ---- Routing ----------------------------------------------------------------------------------- */
+/* ---- Routing -----------------------------------------------------------------------------------
+ */
 
 /* Segment by segment; "*" takes one non-empty segment, which is copied to *param (malloc'ed). */
 static bool match(const char *pattern, const char *path, char **param)
@@ -329,13 +340,16 @@ static void dispatch(struct areq *q)
 		if (strcmp(r->method, q->method))
 			continue;
 		if (!allowed(r, q->who)) {
-			admin_fail(q, -ERR_REFUSED, "%s may not %s %s%s", q->actor, q->method, q->path,
-				   r->right == RIGHT_LOCAL ? "; only root on the node itself may" : "");
+			admin_fail(q, -ERR_REFUSED, "%s may not %s %s%s", q->actor, q->method,
+				   q->path,
+				   r->right == RIGHT_LOCAL ? "; only root on the node itself may"
+							   : "");
 			return;
 		}
 		if (!q->admin->ops && !r->unclaimed) {
-			admin_fail(q, -ERR_UNCLAIMED, "this node belongs to no cluster yet: `ashlar cluster init` "
-						      "makes one, `ashlar node join TOKEN` joins one");
+			admin_fail(q, -ERR_UNCLAIMED,
+				   "this node belongs to no cluster yet: `ashlar cluster init` "
+				   "makes one, `ashlar node join TOKEN` joins one");
 			return;
 		}
 		r->handle(q);
@@ -347,7 +361,8 @@ static void dispatch(struct areq *q)
 		admin_fail(q, -ERR_NOT_FOUND, "no such resource: %.200s", q->path);
 }
 
-static struct areq *request_new(struct admin *a, const char *method, const char *path, const char *query)
+static struct areq *request_new(struct admin *a, const char *method, const char *path,
+				const char *query)
 {
 	struct areq *q = xcalloc(1, sizeof(*q));
 
@@ -398,11 +413,14 @@ static void on_http(void *ctx, struct http_request *r)
 	q->http = r;
 	q->who = who_is(r);
 	snprintf(q->actor, sizeof(q->actor), "%.63s",
-		 r->local ? "root" : r->identity[0] ? r->identity : "anonymous");
+		 r->local         ? "root"
+		 : r->identity[0] ? r->identity
+				  : "anonymous");
 	start(q, r->body, r->body_len);
 }
 
-void admin_call(struct admin *a, uint64_t ticket, const char *method, const char *path, const char *json)
+void admin_call(struct admin *a, uint64_t ticket, const char *method, const char *path,
+		const char *json)
 {
 	struct areq *q = request_new(a, method, path, "");
 
@@ -412,7 +430,8 @@ void admin_call(struct admin *a, uint64_t ticket, const char *method, const char
 	start(q, json, json ? strlen(json) : 0);
 }
 
-/* ---- Life -------------------------------------------------------------------------------------- */
+/* ---- Life --------------------------------------------------------------------------------------
+ */
 
 /* Keeps "since" honest between questions. */
 static void on_tick(struct timer *t)
@@ -431,13 +450,13 @@ static void on_tick(struct timer *t)
 struct admin *admin_create(const struct admin_config *cfg)
 {
 	struct admin *a = xcalloc(1, sizeof(*a));
-	const struct http_config http = { .loop = cfg->loop,
-					  .handle = on_http,
-					  .ctx = a,
-					  .body_max = BODY_MAX,
-					  .requests_max = REQUESTS_MAX,
-					  .tls_connections_max = TLS_CONNECTIONS_MAX,
-					  .idle_timeout_s = IDLE_TIMEOUT_S };
+	const struct http_config http = {.loop = cfg->loop,
+					 .handle = on_http,
+					 .ctx = a,
+					 .body_max = BODY_MAX,
+					 .requests_max = REQUESTS_MAX,
+					 .tls_connections_max = TLS_CONNECTIONS_MAX,
+					 .idle_timeout_s = IDLE_TIMEOUT_S};
 
 	a->cfg = *cfg;
 	list_init(&a->requests);
@@ -476,9 +495,12 @@ void admin_stop(struct admin *a)
 
 	a->stopping = true;
 	timer_cancel(&a->tick);
-	/* Their operations may still be resumed by the cluster on its way down; only the answer goes now. */
-	list_for_each(q, &a->requests, link) {
-		CLEANUP(free_ptr) char *text = finish_json(error_json(-ERR_CLOSED, "ashlard is stopping"));
+	/* Their operations may still be resumed by the cluster on its way down; only the answer
+	 * goes now. */
+	list_for_each(q, &a->requests, link)
+	{
+		CLEANUP(free_ptr)
+		char *text = finish_json(error_json(-ERR_CLOSED, "ashlard is stopping"));
 
 		send_text(q, 503, "application/json", text);
 	}
@@ -492,15 +514,15 @@ void admin_destroy(struct admin *a)
 		return;
 	CHECK(a->stopping);
 	a->ops = NULL;
-	list_for_each_safe(q, next, &a->requests, link)
-		request_free(q);
+	list_for_each_safe(q, next, &a->requests, link) request_free(q);
 	timer_fini(&a->tick);
 	facts_free(a);
 	http_destroy(a->http);
 	free(a);
 }
 
-/* ---- The real cluster -------------------------------------------------------------------------- */
+/* ---- The real cluster --------------------------------------------------------------------------
+ */
 
 static const struct state *real_state(void *c)
 {
@@ -522,8 +544,8 @@ static bool real_peer_connected(void *c, uint16_t node)
 	return control_peer_connected(c, node);
 }
 
-static int real_propose(void *c, struct control_propose *p, const struct command *cmd, uint64_t deadline_ms,
-			struct wait *w)
+static int real_propose(void *c, struct control_propose *p, const struct command *cmd,
+			uint64_t deadline_ms, struct wait *w)
 {
 	return control_propose(c, p, cmd, deadline_ms, w);
 }
@@ -540,8 +562,8 @@ static int real_volume_resize(void *c, struct control_propose *p, uint32_t volum
 	return control_volume_resize(c, p, volume, size, actor, w);
 }
 
-static int real_call(void *c, struct control_call *q, uint16_t node, const char *method, const char *path,
-		     const char *json, uint64_t timeout_ms, struct wait *w)
+static int real_call(void *c, struct control_call *q, uint16_t node, const char *method,
+		     const char *path, const char *json, uint64_t timeout_ms, struct wait *w)
 {
 	return control_call(c, q, node, method, path, json, timeout_ms, w);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests by which nodes and people come to belong to the cluster: init, invite, the three legs of a
- * join, and certificates. Keys are made where they are used; only signing requests travel, except that
- * the CA key goes, inside TLS that both sides have verified, to the first three voters.
+/* Requests by which nodes and people come to belong to the cluster: init, invite, the three legs of
+ * a join, and certificates. Keys are made where they are used; only signing requests travel, except
+ * that the CA key goes, inside TLS that both sides have verified, to the first three voters.
  *
  * join: prepare (new node, root) → request (a node of the cluster, anonymous but with the token's
  * secret) → finish (new node, root). The command line carries the answers from one to the next.
@@ -13,21 +13,22 @@
 #include "net/ca.h"
 #include "node/admin_impl.h"
 
-#define INVITE_TTL_S 1800u
-#define INVITE_TTL_MAX_S 86400u
-#define CLIENT_CERT_DAYS (5u * 365)
+#define INVITE_TTL_S       1800u
+#define INVITE_TTL_MAX_S   86400u
+#define CLIENT_CERT_DAYS   (5u * 365)
 #define VOTERS_WITH_CA_KEY 3u
 
 enum birth_stage { BIRTH_FILES, BIRTH_COMMAND, BIRTH_TOKEN, BIRTH_CLAIM, BIRTH_REPLY };
 
-/* All of these are: blocking work, then commands or the start of the cluster parts, then the answer. */
+/* All of these are: blocking work, then commands or the start of the cluster parts, then the
+ * answer. */
 struct birth_op {
 	struct wait wait;
 	struct work work;
 	struct areq *q;
 	enum birth_stage stage, next;
 	void (*reply)(struct birth_op *op); /* frees the request, and the op with it */
-	const char *failed;		    /* "cluster init", … */
+	const char *failed;                 /* "cluster init", … */
 	struct control_propose propose;
 	struct command cmd;
 	bool has_command, claims, drops_token;
@@ -62,13 +63,19 @@ static void birth_fail(struct birth_op *op, int rc)
 	if (refused && r->code == rc && r->text[0])
 		admin_fail(op->q, rc, "%s: %s", op->failed, r->text);
 	else if (rc == -ERR_CLAIMED)
-		admin_fail(op->q, rc, "%s: this node belongs to a cluster already; its identity is in %s/identity.json",
+		admin_fail(op->q, rc,
+			   "%s: this node belongs to a cluster already; its identity is in "
+			   "%s/identity.json",
 			   op->failed, op->q->admin->cfg.config->state_dir);
 	else if (op->stage == BIRTH_CLAIM)
-		admin_fail(op->q, rc, "%s: the identity is written, but the node could not start its part: %s; restart "
-				      "ashlard (its log says why)", op->failed, err_text(rc));
+		admin_fail(op->q, rc,
+			   "%s: the identity is written, but the node could not start its part: "
+			   "%s; restart "
+			   "ashlard (its log says why)",
+			   op->failed, err_text(rc));
 	else
-		admin_fail(op->q, rc, "%s: %s (the log of ashlard says more)", op->failed, err_text(rc));
+		admin_fail(op->q, rc, "%s: %s (the log of ashlard says more)", op->failed,
+			   err_text(rc));
 }
 
 static int birth_propose(struct birth_op *op, const struct command *cmd)
@@ -112,7 +119,8 @@ static void birth_run(struct birth_op *op, int rc)
 			else
 				op->propose.result.code = 0;
 			break;
-		case BIRTH_TOKEN: /* the command found the node joined before and left the token alone */
+		case BIRTH_TOKEN: /* the command found the node joined before and left the token
+				     alone */
 			op->next = BIRTH_CLAIM;
 			rc = drop_token(op);
 			break;
@@ -169,12 +177,14 @@ static bool may_be_born(struct areq *q, const char *what)
 
 static bool name_ok(const char *s)
 {
-	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	static const char allowed[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
 	return s && *s && strlen(s) <= NAME_MAX_LEN && strspn(s, allowed) == strlen(s);
 }
 
-/* ---- cluster init ------------------------------------------------------------------------------ */
+/* ---- cluster init ------------------------------------------------------------------------------
+ */
 
 static int init_blocking(struct work *w)
 {
@@ -212,7 +222,9 @@ void admin_init(struct areq *q)
 	if (!may_be_born(q, "cluster init"))
 		return;
 	if (name && !name_ok(name)) {
-		admin_fail(q, -ERR_INVALID, "a cluster name has 1 to %u letters, digits, '.', '_' or '-'", NAME_MAX_LEN);
+		admin_fail(q, -ERR_INVALID,
+			   "a cluster name has 1 to %u letters, digits, '.', '_' or '-'",
+			   NAME_MAX_LEN);
 		return;
 	}
 	op = birth_new(q, "cluster init", init_blocking, born_reply);
@@ -222,7 +234,8 @@ void admin_init(struct areq *q)
 	birth_run(op, 0);
 }
 
-/* ---- node invite ------------------------------------------------------------------------------- */
+/* ---- node invite -------------------------------------------------------------------------------
+ */
 
 static int fingerprint_blocking(struct work *w)
 {
@@ -269,8 +282,9 @@ void admin_invite(struct areq *q)
 	struct birth_op *op;
 
 	if (!address) {
-		admin_fail(q, -ERR_INVALID, "no node has an admin TLS port to join through: set admin_listen in the "
-					    "configuration of this node and restart it");
+		admin_fail(q, -ERR_INVALID,
+			   "no node has an admin TLS port to join through: set admin_listen in the "
+			   "configuration of this node and restart it");
 		return;
 	}
 	if (ttl_s < 1 || ttl_s > INVITE_TTL_MAX_S) {
@@ -289,7 +303,8 @@ void admin_invite(struct areq *q)
 	birth_run(op, 0);
 }
 
-/* ---- node join: prepare (new node) ------------------------------------------------------------- */
+/* ---- node join: prepare (new node) -------------------------------------------------------------
+ */
 
 static int prepare_blocking(struct work *w)
 {
@@ -337,12 +352,16 @@ void admin_join_prepare(struct areq *q)
 		return;
 	rc = text ? birth_token_decode(text, wall_ms(), &token) : -EINVAL;
 	if (rc == -ETIMEDOUT) {
-		admin_fail(q, -ERR_AUTH, "the invitation ran out (or this host's clock is wrong): make a new one with "
-					 "`ashlar node invite`");
+		admin_fail(q, -ERR_AUTH,
+			   "the invitation ran out (or this host's clock is wrong): make a new one "
+			   "with "
+			   "`ashlar node invite`");
 		return;
 	}
 	if (rc < 0) {
-		admin_fail(q, -ERR_INVALID, "not an invitation token: copy the whole line that `ashlar node invite` printed");
+		admin_fail(q, -ERR_INVALID,
+			   "not an invitation token: copy the whole line that `ashlar node invite` "
+			   "printed");
 		return;
 	}
 	op = birth_new(q, "node join", prepare_blocking, prepare_reply);
@@ -350,7 +369,8 @@ void admin_join_prepare(struct areq *q)
 	birth_run(op, 0);
 }
 
-/* ---- node join: request (a node of the cluster) ------------------------------------------------ */
+/* ---- node join: request (a node of the cluster) ------------------------------------------------
+ */
 
 static int sign_node_blocking(struct work *w)
 {
@@ -408,7 +428,8 @@ static void request_reply(struct birth_op *op)
 	if (op->text3)
 		json_put_str(j, "ca_key", op->text3);
 	json_put(j, "peers", peers_to_json(a, m));
-	log_info("admin", "node invited in", "name=\"%s\" address=%s", op->node.name, op->node.address);
+	log_info("admin", "node invited in", "name=\"%s\" address=%s", op->node.name,
+		 op->node.address);
 	reply_json(op, j);
 }
 
@@ -427,10 +448,11 @@ static bool take_node(const struct json *j, struct map_node *n)
 {
 	const char *uuid = json_str(j, "uuid");
 
-	return uuid && uuid_parse(uuid, &n->uuid) == 0 && !uuid_is_nil(&n->uuid) && json_str(j, "csr") &&
-	       take_text(j, "name", n->name, sizeof(n->name)) && name_ok(n->name) &&
-	       take_text(j, "fault_set", n->fault_set, sizeof(n->fault_set)) && name_ok(n->fault_set) &&
-	       take_text(j, "address", n->address, sizeof(n->address)) && n->address[0] &&
+	return uuid && uuid_parse(uuid, &n->uuid) == 0 && !uuid_is_nil(&n->uuid) &&
+	       json_str(j, "csr") && take_text(j, "name", n->name, sizeof(n->name)) &&
+	       name_ok(n->name) && take_text(j, "fault_set", n->fault_set, sizeof(n->fault_set)) &&
+	       name_ok(n->fault_set) && take_text(j, "address", n->address, sizeof(n->address)) &&
+	       n->address[0] &&
 	       strspn(n->address, "0123456789abcdefABCDEF.:[]%") == strlen(n->address) &&
 	       take_text(j, "admin", n->admin, sizeof(n->admin));
 }
@@ -440,20 +462,24 @@ void admin_join_request(struct areq *q)
 	struct admin *a = q->admin;
 	const char *secret = q->body ? json_str(q->body, "secret") : NULL;
 	const struct map_node *known;
-	struct consensus_status st = { 0 };
-	struct map_node n = { .state = NODE_JOINING };
+	struct consensus_status st = {0};
+	struct map_node n = {.state = NODE_JOINING};
 	struct birth_op *op;
 	char sha[65];
 
 	if (!secret || !birth_secret_valid(secret) || !take_node(q->body, &n)) {
-		admin_fail(q, -ERR_INVALID, "not a join request of this version: run `ashlar node join TOKEN` with the "
-					    "token unaltered");
+		admin_fail(
+			q, -ERR_INVALID,
+			"not a join request of this version: run `ashlar node join TOKEN` with the "
+			"token unaltered");
 		return;
 	}
 	ca_sha256_hex(secret, strlen(secret), sha);
 	if (!state_token_valid(a->ops->state(a->cluster), sha, wall_ms())) {
-		admin_fail(q, -ERR_AUTH, "the invitation is unknown, was used or ran out: make a new one with `ashlar "
-					 "node invite`");
+		admin_fail(q, -ERR_AUTH,
+			   "the invitation is unknown, was used or ran out: make a new one with "
+			   "`ashlar "
+			   "node invite`");
 		return;
 	}
 	if (!birth_has_ca_key(a->cfg.config->state_dir)) {
@@ -479,7 +505,8 @@ void admin_join_request(struct areq *q)
 	birth_run(op, 0);
 }
 
-/* ---- node join: finish (new node) -------------------------------------------------------------- */
+/* ---- node join: finish (new node) --------------------------------------------------------------
+ */
 
 static int finish_blocking(struct work *w)
 {
@@ -512,7 +539,7 @@ static unsigned take_peers(const struct json *list, struct birth_peer *out)
 void admin_join_finish(struct areq *q)
 {
 	const char *uuid = q->body ? json_str(q->body, "cluster_uuid") : NULL;
-	struct birth_join j = { 0 };
+	struct birth_join j = {0};
 	struct birth_op *op;
 	uint64_t number = q->body ? json_u64(q->body, "number", 0) : 0;
 
@@ -539,7 +566,8 @@ void admin_join_finish(struct areq *q)
 	birth_run(op, 0);
 }
 
-/* ---- Certificates ------------------------------------------------------------------------------ */
+/* ---- Certificates ------------------------------------------------------------------------------
+ */
 
 void admin_get_ca(struct areq *q)
 {
@@ -567,7 +595,8 @@ static int sign_blocking(struct work *w)
 	int rc;
 
 	birth_paths(op->q->admin->cfg.config->state_dir, &p);
-	rc = ca_sign(p.ca, p.ca_key, json_str(op->q->body, "csr"), op->cn, NULL, CLIENT_CERT_DAYS, &op->text);
+	rc = ca_sign(p.ca, p.ca_key, json_str(op->q->body, "csr"), op->cn, NULL, CLIENT_CERT_DAYS,
+		     &op->text);
 	return rc ? rc : birth_file_read(p.ca, &op->text2, &len);
 }
 
@@ -585,12 +614,16 @@ static void sign_reply(struct birth_op *op)
 
 void admin_sign(struct areq *q)
 {
-	const char *cn = q->body ? json_str(q->body, "cn") : NULL, *name = cn ? strchr(cn, ':') : NULL;
+	const char *cn = q->body ? json_str(q->body, "cn") : NULL,
+		   *name = cn ? strchr(cn, ':') : NULL;
 	struct birth_op *op;
 
-	if (!name || !name_ok(name + 1) || (strncmp(cn, "client:", 7) && strncmp(cn, "operator:", 9)) ||
+	if (!name || !name_ok(name + 1) ||
+	    (strncmp(cn, "client:", 7) && strncmp(cn, "operator:", 9)) ||
 	    !json_str(q->body, "csr")) {
-		admin_fail(q, -ERR_INVALID, "cn must be client:NAME or operator:NAME, and csr a signing request for it");
+		admin_fail(q, -ERR_INVALID,
+			   "cn must be client:NAME or operator:NAME, and csr a signing request for "
+			   "it");
 		return;
 	}
 	if (!birth_has_ca_key(q->admin->cfg.config->state_dir)) {

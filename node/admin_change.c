@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that change volumes. Each becomes one command; what the state machine refuses is answered
- * with its own sentence. */
+/* Requests that change volumes. Each becomes one command; what the state machine refuses is
+ * answered with its own sentence. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,13 +55,15 @@ static void change_settle(struct change *c, int rc)
 /* Refuses bodies with members nobody reads: a misspelt "copys" must not make a one-copy volume. */
 static bool only_known(struct areq *q, const char *const *known, size_t n)
 {
-	for (void *it = q->body ? json_members(q->body) : NULL; it; it = json_members_next(q->body, it)) {
+	for (void *it = q->body ? json_members(q->body) : NULL; it;
+	     it = json_members_next(q->body, it)) {
 		bool found = false;
 
 		for (size_t i = 0; i < n; i++)
 			found |= !strcmp(json_member_key(it), known[i]);
 		if (!found) {
-			admin_fail(q, -ERR_INVALID, "unknown member \"%.40s\"", json_member_key(it));
+			admin_fail(q, -ERR_INVALID, "unknown member \"%.40s\"",
+				   json_member_key(it));
 			return false;
 		}
 	}
@@ -70,7 +72,8 @@ static bool only_known(struct areq *q, const char *const *known, size_t n)
 
 void admin_create_volume(struct areq *q)
 {
-	static const char *const known[] = { "name", "size_bytes", "copies", "min_in_sync", "compression", "dedup" };
+	static const char *const known[] = {"name",        "size_bytes",  "copies",
+					    "min_in_sync", "compression", "dedup"};
 	const char *name = q->body ? json_str(q->body, "name") : NULL;
 	struct map_volume *v;
 	struct change *c;
@@ -78,7 +81,8 @@ void admin_create_volume(struct areq *q)
 	if (!only_known(q, known, ARRAY_LEN(known)))
 		return;
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN) {
-		admin_fail(q, -ERR_INVALID, "a volume needs a name of 1 to %u characters", NAME_MAX_LEN);
+		admin_fail(q, -ERR_INVALID, "a volume needs a name of 1 to %u characters",
+			   NAME_MAX_LEN);
 		return;
 	}
 	if (map_volume_by_name(admin_map(q->admin), name)) {
@@ -96,15 +100,19 @@ void admin_create_volume(struct areq *q)
 		   (json_bool(q->body, "dedup", false) ? VOLUME_DEDUP : 0);
 	v->state = VOLUME_LIVE;
 	if (v->size == 0 || v->size % 4096 || v->size > VOLUME_SIZE_MAX) {
-		admin_fail(q, -ERR_INVALID, "size_bytes must be a multiple of 4096 from 4096 to %llu",
+		admin_fail(q, -ERR_INVALID,
+			   "size_bytes must be a multiple of 4096 from 4096 to %llu",
 			   VOLUME_SIZE_MAX);
 		return;
 	}
-	if (v->copies < 1 || v->copies > COPIES_MAX || v->min_in_sync < 1 || v->min_in_sync > v->copies) {
-		admin_fail(q, -ERR_INVALID, "copies must be 1 to %u and min_in_sync 1 to copies", COPIES_MAX);
+	if (v->copies < 1 || v->copies > COPIES_MAX || v->min_in_sync < 1 ||
+	    v->min_in_sync > v->copies) {
+		admin_fail(q, -ERR_INVALID, "copies must be 1 to %u and min_in_sync 1 to copies",
+			   COPIES_MAX);
 		return;
 	}
-	change_settle(c, q->admin->ops->volume_create(q->admin->cluster, &c->propose, v, q->actor, &c->wait));
+	change_settle(c, q->admin->ops->volume_create(q->admin->cluster, &c->propose, v, q->actor,
+						      &c->wait));
 }
 
 static const struct map_volume *find_volume(struct areq *q)
@@ -112,7 +120,9 @@ static const struct map_volume *find_volume(struct areq *q)
 	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
 
 	if (!v)
-		admin_fail(q, -ERR_NOT_FOUND, "no volume is named \"%.63s\"; `ashlar volume list` shows all", q->param);
+		admin_fail(q, -ERR_NOT_FOUND,
+			   "no volume is named \"%.63s\"; `ashlar volume list` shows all",
+			   q->param);
 	return v;
 }
 
@@ -122,18 +132,19 @@ static void resize(struct areq *q, const struct map_volume *v)
 	struct change *c;
 
 	if (size == 0 || size % 4096 || size > VOLUME_SIZE_MAX) {
-		admin_fail(q, -ERR_INVALID, "size_bytes must be a multiple of 4096 from 4096 to %llu",
+		admin_fail(q, -ERR_INVALID,
+			   "size_bytes must be a multiple of 4096 from 4096 to %llu",
 			   VOLUME_SIZE_MAX);
 		return;
 	}
 	c = change_new(q, v->name, "resized");
-	change_settle(c, q->admin->ops->volume_resize(q->admin->cluster, &c->propose, v->id, size, q->actor,
-						      &c->wait));
+	change_settle(c, q->admin->ops->volume_resize(q->admin->cluster, &c->propose, v->id, size,
+						      q->actor, &c->wait));
 }
 
 void admin_resize_volume(struct areq *q)
 {
-	static const char *const known[] = { "size_bytes" };
+	static const char *const known[] = {"size_bytes"};
 	const struct map_volume *v = find_volume(q);
 
 	if (v && only_known(q, known, ARRAY_LEN(known)))
@@ -143,7 +154,7 @@ void admin_resize_volume(struct areq *q)
 /* One kind of change at a time: size, or policy. */
 void admin_patch_volume(struct areq *q)
 {
-	static const char *const known[] = { "size_bytes", "min_in_sync", "compression", "dedup" };
+	static const char *const known[] = {"size_bytes", "min_in_sync", "compression", "dedup"};
 	const struct map_volume *v = find_volume(q);
 	struct command cmd;
 	struct change *c;
@@ -154,13 +165,15 @@ void admin_patch_volume(struct areq *q)
 	flags = json_has(q->body, "compression") || json_has(q->body, "dedup");
 	if (json_has(q->body, "size_bytes")) {
 		if (flags || json_has(q->body, "min_in_sync"))
-			admin_fail(q, -ERR_INVALID, "change the size and the policy in two requests");
+			admin_fail(q, -ERR_INVALID,
+				   "change the size and the policy in two requests");
 		else
 			resize(q, v);
 		return;
 	}
 	if (!flags && !json_has(q->body, "min_in_sync")) {
-		admin_fail(q, -ERR_INVALID, "nothing to change: give size_bytes, min_in_sync, compression or dedup");
+		admin_fail(q, -ERR_INVALID,
+			   "nothing to change: give size_bytes, min_in_sync, compression or dedup");
 		return;
 	}
 	c = change_new(q, v->name, "changed");
@@ -168,12 +181,14 @@ void admin_patch_volume(struct areq *q)
 	cmd.volume_set.id = v->id;
 	cmd.volume_set.set_mask = (flags ? VOLUME_SET_FLAGS : 0) |
 				  (json_has(q->body, "min_in_sync") ? VOLUME_SET_MIN_IN_SYNC : 0);
-	cmd.volume_set.min_in_sync = (uint8_t)MIN(json_u64(q->body, "min_in_sync", v->min_in_sync), 255);
+	cmd.volume_set.min_in_sync =
+		(uint8_t)MIN(json_u64(q->body, "min_in_sync", v->min_in_sync), 255);
 	if (json_bool(q->body, "compression", v->flags & VOLUME_COMPRESSION))
 		cmd.volume_set.flags |= VOLUME_COMPRESSION;
 	if (json_bool(q->body, "dedup", v->flags & VOLUME_DEDUP))
 		cmd.volume_set.flags |= VOLUME_DEDUP;
-	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd, PROPOSE_TIMEOUT_MS, &c->wait));
+	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd,
+						PROPOSE_TIMEOUT_MS, &c->wait));
 }
 
 void admin_delete_volume(struct areq *q)
@@ -187,5 +202,6 @@ void admin_delete_volume(struct areq *q)
 	c = change_new(q, v->name, "deleted");
 	admin_command(q, CMD_VOLUME_DELETE, &cmd);
 	cmd.volume_delete.id = v->id;
-	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd, PROPOSE_TIMEOUT_MS, &c->wait));
+	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd,
+						PROPOSE_TIMEOUT_MS, &c->wait));
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of all nodes: asked in parallel with a short deadline, kept with their age, so that an answer
- * about a cluster with dead nodes comes as fast as one about a healthy one. One gathering at a time;
- * whoever asks meanwhile waits for the same one. */
+/* Facts of all nodes: asked in parallel with a short deadline, kept with their age, so that an
+ * answer about a cluster with dead nodes comes as fast as one about a healthy one. One gathering at
+ * a time; whoever asks meanwhile waits for the same one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "node/admin_impl.h"
 
-/* ---- Asking all nodes -------------------------------------------------------------------------- */
+/* ---- Asking all nodes --------------------------------------------------------------------------
+ */
 
 static void ask_settle(struct ask_all *k)
 {
@@ -44,7 +45,8 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 	k->owner = w;
 	k->starting = true;
 	*out = k;
-	for (struct hnode *h = m ? hmap_walk(&m->nodes, NULL) : NULL; h; h = hmap_walk(&m->nodes, h)) {
+	for (struct hnode *h = m ? hmap_walk(&m->nodes, NULL) : NULL; h;
+	     h = hmap_walk(&m->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 		struct ask_one *o = &k->one[k->count];
 		int rc;
@@ -57,7 +59,8 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 		o->node = n->id;
 		o->all = k;
 		o->wait.resume = on_answer;
-		rc = a->ops->call(a->cluster, &o->call, n->id, "GET", path, "", CALL_TIMEOUT_MS, &o->wait);
+		rc = a->ops->call(a->cluster, &o->call, n->id, "GET", path, "", CALL_TIMEOUT_MS,
+				  &o->wait);
 		if (rc != PENDING)
 			take_answer(o, rc);
 	}
@@ -74,7 +77,8 @@ void ask_all_free(struct ask_all *k)
 	free(k);
 }
 
-/* ---- Gathering --------------------------------------------------------------------------------- */
+/* ---- Gathering ---------------------------------------------------------------------------------
+ */
 
 struct gather {
 	struct admin *admin;
@@ -202,11 +206,13 @@ void facts_free(struct admin *a)
 	}
 }
 
-/* ---- Using them -------------------------------------------------------------------------------- */
+/* ---- Using them --------------------------------------------------------------------------------
+ */
 
 bool facts_node_up(const struct admin *a, uint16_t node)
 {
-	return node == a->cfg.identity->number || (a->ops && a->ops->peer_connected(a->cluster, node));
+	return node == a->cfg.identity->number ||
+	       (a->ops && a->ops->peer_connected(a->cluster, node));
 }
 
 int64_t facts_age_ms(const struct admin *a, uint16_t node)
@@ -248,11 +254,13 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 		if (!json_bool(g, "missing", false))
 			continue;
 		if (n->missing_devices++ == 0)
-			snprintf(n->missing_device, sizeof(n->missing_device), "%s", why ? why : "?");
+			snprintf(n->missing_device, sizeof(n->missing_device), "%s",
+				 why ? why : "?");
 	}
 }
 
-static void health_group_facts(const struct admin *a, const struct map_group *g, struct health_group *out)
+static void health_group_facts(const struct admin *a, const struct map_group *g,
+			       struct health_group *out)
 {
 	const struct json *f = facts_group(a, g), *stats = f ? json_get(f, "stats") : NULL;
 
@@ -269,8 +277,8 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 void facts_health(struct admin *a, struct health_report *out)
 {
 	const struct map *m = admin_map(a);
-	struct health_input in = { .map = m, .self = a->cfg.identity->number, .now_ms = wall_ms() };
-	struct consensus_status st = { 0 };
+	struct health_input in = {.map = m, .self = a->cfg.identity->number, .now_ms = wall_ms()};
+	struct consensus_status st = {0};
 	struct health_node *nodes;
 	struct health_group *groups;
 
@@ -284,7 +292,8 @@ void facts_health(struct admin *a, struct health_report *out)
 		health_node_facts(a, &nodes[in.node_count++]);
 	}
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
-		health_group_facts(a, container_of(h, struct map_group, by_id), &groups[in.group_count++]);
+		health_group_facts(a, container_of(h, struct map_group, by_id),
+				   &groups[in.group_count++]);
 	a->ops->status(a->cluster, &st);
 	in.leader_known = st.leader != 0;
 	in.voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in.voters));

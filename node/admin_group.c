@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* diskgroup add, on the node that owns the devices: pending superblocks → a number from Raft → final
- * superblocks → open and start → active. Every step can be done again, so a re-run of the same command
- * finishes what a crash left half done. */
+/* diskgroup add, on the node that owns the devices: pending superblocks → a number from Raft →
+ * final superblocks → open and start → active. Every step can be done again, so a re-run of the
+ * same command finishes what a crash left half done. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,8 @@ static int format_blocking(struct work *w)
 		if (rc == 0 && p.role == DEVICE_CAPACITY)
 			op->raw_bytes += p.size_bytes;
 		if (rc < 0)
-			snprintf(op->why, sizeof(op->why), "%.160s: its superblock cannot be read back: %s",
+			snprintf(op->why, sizeof(op->why),
+				 "%.160s: its superblock cannot be read back: %s",
 				 op->set.devices[i], err_text(rc));
 	}
 	return rc;
@@ -190,7 +191,8 @@ static bool take_open_group(struct add_op *op)
 			op->set = *have;
 			for (unsigned d = 0; d < have->device_count; d++)
 				op->set.devices[d] = xstrdup(have->devices[d]);
-			op->set.metadata_dir = have->metadata_dir ? xstrdup(have->metadata_dir) : NULL;
+			op->set.metadata_dir =
+				have->metadata_dir ? xstrdup(have->metadata_dir) : NULL;
 			return true;
 		}
 	}
@@ -206,14 +208,16 @@ void admin_add_diskgroup(struct areq *q)
 	int rc;
 
 	if (where && !n) {
-		admin_fail(q, -ERR_NOT_FOUND, "no node is named \"%.63s\"; `ashlar node list` shows all", where);
+		admin_fail(q, -ERR_NOT_FOUND,
+			   "no node is named \"%.63s\"; `ashlar node list` shows all", where);
 		return;
 	}
 	if (n && n->id != q->admin->cfg.identity->number) {
 		if (facts_node_up(q->admin, n->id))
 			admin_forward(q, n->id, ADD_TIMEOUT_MS);
 		else
-			admin_fail(q, -ERR_UNAVAILABLE, "node %s cannot be reached from here", n->name);
+			admin_fail(q, -ERR_UNAVAILABLE, "node %s cannot be reached from here",
+				   n->name);
 		return;
 	}
 	op = xcalloc(1, sizeof(*op));

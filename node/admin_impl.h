@@ -10,9 +10,9 @@
 #include "node/health.h"
 #include "node/http.h"
 
-#define ADMIN_SCHEMA 1u
-#define FACTS_FRESH_US 500000u	/* younger facts are not asked for again */
-#define CALL_TIMEOUT_MS 1500u	/* a status must be there within 2 s, whoever is dead */
+#define ADMIN_SCHEMA       1u
+#define FACTS_FRESH_US     500000u /* younger facts are not asked for again */
+#define CALL_TIMEOUT_MS    1500u   /* a status must be there within 2 s, whoever is dead */
 #define PROPOSE_TIMEOUT_MS 10000u
 
 /* Who asks, by what their connection proved. */
@@ -31,7 +31,7 @@ struct areq {
 	struct list link;
 	struct admin *admin;
 	char *method, *path, *query;
-	char *param; /* what "*" matched */
+	char *param;       /* what "*" matched */
 	struct json *body; /* NULL if none */
 	enum admin_who who;
 	char actor[64];
@@ -63,7 +63,7 @@ struct admin {
 	bool stopping, birth_busy;
 	uint64_t started_us;
 	struct fact facts[NODES_MAX + 1]; /* by node number; 0 while unclaimed */
-	uint64_t facts_us;		  /* end of the last gathering */
+	uint64_t facts_us;                /* end of the last gathering */
 	struct gather *gather;
 	struct list facts_waiters;
 	struct health_memory memory;
@@ -74,13 +74,15 @@ struct admin {
 void admin_reply(struct areq *q, int status, struct json *body); /* takes body over; adds schema */
 void admin_reply_text(struct areq *q, int status, const char *type, const char *text);
 void admin_fail(struct areq *q, int rc, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* A result of the state machine or of the way to it. true: it was a failure and has been answered. */
+/* A result of the state machine or of the way to it. true: it was a failure and has been answered.
+ */
 bool admin_failed(struct areq *q, int rc, const struct command_result *r);
 /* Who said it and how old it is: put under "source" of every answer about the cluster. */
 struct json *admin_source(const struct admin *a);
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
 uint64_t wall_ms(void);
-void admin_command(const struct areq *q, uint16_t kind, struct command *out); /* time and actor filled in */
+void admin_command(const struct areq *q, uint16_t kind,
+		   struct command *out); /* time and actor filled in */
 
 /* A request passed on to another node; its answer is this request's answer. */
 void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
@@ -107,7 +109,7 @@ void admin_get_status(struct areq *q); /* admin_status.c */
 void admin_get_health(struct areq *q);
 void admin_get_events(struct areq *q);
 void admin_get_metrics(struct areq *q); /* admin_metrics.c */
-void admin_get_nodes(struct areq *q);	/* admin_nodes.c */
+void admin_get_nodes(struct areq *q);   /* admin_nodes.c */
 void admin_get_node(struct areq *q);
 void admin_get_diskgroups(struct areq *q);
 void admin_get_diskgroup(struct areq *q);
@@ -136,8 +138,8 @@ int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w) MUST_USE;
 int local_ops(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 
-/* The same question to all other nodes that are connected. Resumes with 0, always; one[i].json is what
- * one[i].node answered, or NULL. The owner frees it. */
+/* The same question to all other nodes that are connected. Resumes with 0, always; one[i].json is
+ * what one[i].node answered, or NULL. The owner frees it. */
 struct ask_one {
 	struct wait wait;
 	struct control_call call;

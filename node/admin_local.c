@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this node knows first hand: its stores, its shards' replicators and clients, its certificate.
- * Asked by people and by the other nodes' admin interfaces. Facts of shards are collected on the shards'
- * own threads, each into its own slot. */
+/* What this node knows first hand: its stores, its shards' replicators and clients, its
+ * certificate. Asked by people and by the other nodes' admin interfaces. Facts of shards are
+ * collected on the shards' own threads, each into its own slot. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,38 +10,58 @@
 #include "node/admin_impl.h"
 
 #define REPLICAS_MAX 8192u /* per shard, in one answer */
-#define OPS_MAX 256u
+#define OPS_MAX      256u
 
 struct field {
 	const char *name;
 	size_t offset;
 };
 
-#define F(type, member) { #member, offsetof(struct type, member) }
+#define F(type, member)                                                                            \
+	{                                                                                          \
+#member, offsetof(struct type, member)                                             \
+	}
 
 static const struct field replicator_fields[] = {
-	F(replicator_stats, reads), F(replicator_stats, writes), F(replicator_stats, trims),
-	F(replicator_stats, read_bytes), F(replicator_stats, write_bytes), F(replicator_stats, retries),
-	F(replicator_stats, repairs), F(replicator_stats, corrupt), F(replicator_stats, replicated),
-	F(replicator_stats, acks), F(replicator_stats, grants), F(replicator_stats, leases_missed),
-	F(replicator_stats, takeovers), F(replicator_stats, drops), F(replicator_stats, promotions),
-	F(replicator_stats, resync_bytes), F(replicator_stats, objects), F(replicator_stats, primaries),
-	F(replicator_stats, serving), F(replicator_stats, syncing),
+	F(replicator_stats, reads),       F(replicator_stats, writes),
+	F(replicator_stats, trims),       F(replicator_stats, read_bytes),
+	F(replicator_stats, write_bytes), F(replicator_stats, retries),
+	F(replicator_stats, repairs),     F(replicator_stats, corrupt),
+	F(replicator_stats, replicated),  F(replicator_stats, acks),
+	F(replicator_stats, grants),      F(replicator_stats, leases_missed),
+	F(replicator_stats, takeovers),   F(replicator_stats, drops),
+	F(replicator_stats, promotions),  F(replicator_stats, resync_bytes),
+	F(replicator_stats, objects),     F(replicator_stats, primaries),
+	F(replicator_stats, serving),     F(replicator_stats, syncing),
 };
 
 static const struct field client_fields[] = {
-	F(client_stats, ios), F(client_stats, retries), F(client_stats, remote), F(client_stats, local),
-	F(client_stats, bytes_read), F(client_stats, bytes_written), F(client_stats, in_flight),
+	F(client_stats, ios),       F(client_stats, retries),    F(client_stats, remote),
+	F(client_stats, local),     F(client_stats, bytes_read), F(client_stats, bytes_written),
+	F(client_stats, in_flight),
 };
 
 static const struct field store_fields[] = {
-	F(store_stats, raw_bytes), F(store_stats, data_bytes), F(store_stats, data_used_bytes),
-	F(store_stats, data_free_bytes), F(store_stats, granted_bytes), F(store_stats, log_bytes),
-	F(store_stats, log_used_bytes), F(store_stats, log_index_bytes), F(store_stats, metadata_used_bytes),
-	F(store_stats, logical_bytes), F(store_stats, objects), F(store_stats, appended_blocks),
-	F(store_stats, destaged_blocks), F(store_stats, gc_blocks), F(store_stats, device_written_bytes),
-	F(store_stats, device_read_bytes), F(store_stats, page_cache_hits), F(store_stats, page_cache_misses),
-	F(store_stats, corrupt_blocks), F(store_stats, io_errors),
+	F(store_stats, raw_bytes),
+	F(store_stats, data_bytes),
+	F(store_stats, data_used_bytes),
+	F(store_stats, data_free_bytes),
+	F(store_stats, granted_bytes),
+	F(store_stats, log_bytes),
+	F(store_stats, log_used_bytes),
+	F(store_stats, log_index_bytes),
+	F(store_stats, metadata_used_bytes),
+	F(store_stats, logical_bytes),
+	F(store_stats, objects),
+	F(store_stats, appended_blocks),
+	F(store_stats, destaged_blocks),
+	F(store_stats, gc_blocks),
+	F(store_stats, device_written_bytes),
+	F(store_stats, device_read_bytes),
+	F(store_stats, page_cache_hits),
+	F(store_stats, page_cache_misses),
+	F(store_stats, corrupt_blocks),
+	F(store_stats, io_errors),
 };
 
 static uint64_t field_get(const void *s, const struct field *f)
@@ -70,7 +90,8 @@ static void fields_add(void *sum, const void *s, const struct field *f, size_t n
 	}
 }
 
-/* ---- One collection over the shards ------------------------------------------------------------ */
+/* ---- One collection over the shards ------------------------------------------------------------
+ */
 
 struct slot {
 	struct replicator_stats replicator;
@@ -101,16 +122,17 @@ static void on_collected(struct wait *w, int rc)
 	wait_resume(owner, 0);
 }
 
-static int collect_start(struct admin *a, void (*run)(struct admin_shard_job *, unsigned, struct replicator *,
-						       struct client *),
-			 struct json *(*finish)(struct collect *), uint32_t volume, struct json **out,
-			 struct wait *w)
+static int collect_start(struct admin *a,
+			 void (*run)(struct admin_shard_job *, unsigned, struct replicator *,
+				     struct client *),
+			 struct json *(*finish)(struct collect *), uint32_t volume,
+			 struct json **out, struct wait *w)
 {
 	struct collect *c = xcalloc(1, sizeof(*c));
 	int rc;
 
 	c->admin = a;
-	c->job = (struct admin_shard_job){ .run = run, .arg = c };
+	c->job = (struct admin_shard_job){.run = run, .arg = c};
 	c->wait.resume = on_collected;
 	c->owner = w;
 	c->out = out;
@@ -125,9 +147,11 @@ static int collect_start(struct admin *a, void (*run)(struct admin_shard_job *, 
 	return 0;
 }
 
-/* ---- Facts of this node ------------------------------------------------------------------------ */
+/* ---- Facts of this node ------------------------------------------------------------------------
+ */
 
-static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r,
+			   struct client *cl)
 {
 	struct collect *c = j->arg;
 
@@ -163,8 +187,9 @@ static struct json *group_to_json(const struct admin_group *g)
 	json_put_str(j, "uuid", uuid);
 	json_put_bool(j, "open", g->open);
 	json_put_str(j, "failed", failed ? err_name(failed) : NULL);
-	json_put_bool(j, "missing", failed == -ENOENT || failed == -ENODATA || failed == -ENXIO ||
-					    failed == -ERR_NOT_FOUND);
+	json_put_bool(j, "missing",
+		      failed == -ENOENT || failed == -ENODATA || failed == -ENXIO ||
+			      failed == -ERR_NOT_FOUND);
 	json_put_str(j, "why", g->why[0] ? g->why : failed ? err_text(failed) : NULL);
 	json_put(j, "devices", devices_to_json(g->set));
 	json_put_str(j, "metadata_dir", g->set ? g->set->metadata_dir : NULL);
@@ -204,14 +229,15 @@ static struct json *facts_finish(struct collect *c)
 {
 	struct admin *a = c->admin;
 	struct json *j = json_object_new(), *groups = json_array_new();
-	struct replicator_stats r = { 0 };
-	struct client_stats cl = { 0 };
+	struct replicator_stats r = {0};
+	struct client_stats cl = {0};
 	struct admin_group g[GROUPS_PER_NODE_MAX];
 	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, ARRAY_LEN(g));
 	char uuid[UUID_TEXT];
 
 	for (unsigned i = 0; i < SHARDS_MAX; i++) {
-		fields_add(&r, &c->slots[i].replicator, replicator_fields, ARRAY_LEN(replicator_fields));
+		fields_add(&r, &c->slots[i].replicator, replicator_fields,
+			   ARRAY_LEN(replicator_fields));
 		fields_add(&cl, &c->slots[i].client, client_fields, ARRAY_LEN(client_fields));
 	}
 	uuid_format(&a->cfg.identity->node, uuid);
@@ -227,7 +253,8 @@ static struct json *facts_finish(struct collect *c)
 	for (unsigned i = 0; i < n; i++)
 		json_add(groups, group_to_json(&g[i]));
 	json_put(j, "groups", groups);
-	json_put(j, "replication", fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields)));
+	json_put(j, "replication",
+		 fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields)));
 	json_put(j, "client", fields_to_json(&cl, client_fields, ARRAY_LEN(client_fields)));
 	return j;
 }
@@ -237,7 +264,8 @@ int local_facts(struct admin *a, struct json **out, struct wait *w)
 	return collect_start(a, facts_on_shard, facts_finish, 0, out, w);
 }
 
-/* ---- Replicas of a volume ---------------------------------------------------------------------- */
+/* ---- Replicas of a volume ----------------------------------------------------------------------
+ */
 
 static const char *role_name(enum replica_role r)
 {
@@ -278,7 +306,8 @@ static void one_replica(void *arg, const struct replica_info *i)
 	json_add(s->list, j);
 }
 
-static void replicas_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+static void replicas_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r,
+			      struct client *cl)
 {
 	struct collect *c = j->arg;
 	struct slot *s = &c->slots[shard];
@@ -308,7 +337,8 @@ int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct w
 	return collect_start(a, replicas_on_shard, lists_finish, volume, out, w);
 }
 
-/* ---- Operations in flight ---------------------------------------------------------------------- */
+/* ---- Operations in flight ----------------------------------------------------------------------
+ */
 
 static void one_replica_op(void *arg, const struct replica_op_info *i)
 {
@@ -350,7 +380,8 @@ static void one_client_op(void *arg, const char *volume, const char *kind, const
 	json_add(s->list, j);
 }
 
-static void ops_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r, struct client *cl)
+static void ops_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r,
+			 struct client *cl)
 {
 	struct collect *c = j->arg;
 	struct slot *s = &c->slots[shard];
@@ -368,7 +399,8 @@ int local_ops(struct admin *a, struct json **out, struct wait *w)
 	return collect_start(a, ops_on_shard, lists_finish, 0, out, w);
 }
 
-/* ---- The endpoints ----------------------------------------------------------------------------- */
+/* ---- The endpoints -----------------------------------------------------------------------------
+ */
 
 struct local_get {
 	struct wait wait;
@@ -412,7 +444,8 @@ void admin_get_local(struct areq *q)
 void admin_get_local_replicas(struct areq *q)
 {
 	struct local_get *g = local_get_new(q, "replicas");
-	int rc = local_replicas(q->admin, (uint32_t)strtoul(q->param, NULL, 10), &g->json, &g->wait);
+	int rc =
+		local_replicas(q->admin, (uint32_t)strtoul(q->param, NULL, 10), &g->json, &g->wait);
 
 	if (rc != PENDING)
 		on_local(&g->wait, rc);

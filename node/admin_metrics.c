@@ -39,7 +39,8 @@ static void say_object(struct text *t, const struct json *obj, const char *part,
 		uint64_t v = json_as_u64(json_member_value(it), none);
 
 		if (v != none)
-			say(t, "ashlar_%s_%s{%s} %" PRIu64 "\n", part, json_member_key(it), labels, v);
+			say(t, "ashlar_%s_%s{%s} %" PRIu64 "\n", part, json_member_key(it), labels,
+			    v);
 	}
 }
 
@@ -49,7 +50,8 @@ static void say_groups(struct text *t, const struct json *list, const char *node
 		const struct json *g = json_at(list, i);
 		char labels[160];
 
-		snprintf(labels, sizeof(labels), "node=\"%s\",group=\"%" PRIu64 "\"", node, json_u64(g, "group", 0));
+		snprintf(labels, sizeof(labels), "node=\"%s\",group=\"%" PRIu64 "\"", node,
+			 json_u64(g, "group", 0));
 		say(t, "ashlar_group_open{%s} %d\n", labels, json_bool(g, "open", false));
 		if (json_get(g, "stats"))
 			say_object(t, json_get(g, "stats"), "group", labels);
@@ -76,7 +78,7 @@ static void say_health(struct text *t, struct admin *a)
 
 static void say_raft(struct text *t, struct admin *a)
 {
-	struct consensus_status st = { 0 };
+	struct consensus_status st = {0};
 
 	a->ops->status(a->cluster, &st);
 	say(t, "ashlar_raft_leader %d\n", st.role == CONSENSUS_LEADER);
@@ -91,7 +93,7 @@ static void metrics_ready(struct areq *q)
 	struct admin *a = q->admin;
 	const struct json *f = a->facts[MIN(a->cfg.identity->number, NODES_MAX)].json;
 	const char *name = a->cfg.config->name;
-	struct text t = { 0 };
+	struct text t = {0};
 	char labels[96];
 
 	snprintf(labels, sizeof(labels), "node=\"%s\"", name);
@@ -99,7 +101,8 @@ static void metrics_ready(struct areq *q)
 	say(&t, "ashlar_node_claimed{%s} %d\n", labels, a->ops != NULL);
 	if (f) {
 		say(&t, "ashlar_node_up_seconds{%s} %" PRIu64 "\n", labels, json_u64(f, "up_s", 0));
-		say(&t, "ashlar_node_resident_bytes{%s} %" PRIu64 "\n", labels, json_u64(f, "resident_bytes", 0));
+		say(&t, "ashlar_node_resident_bytes{%s} %" PRIu64 "\n", labels,
+		    json_u64(f, "resident_bytes", 0));
 		say_object(&t, json_get(f, "replication"), "replication", labels);
 		say_object(&t, json_get(f, "client"), "client", labels);
 		say_groups(&t, json_get(f, "groups"), name);

@@ -9,14 +9,14 @@
 
 static const char *node_state_name(uint8_t s)
 {
-	static const char *const names[] = { "?", "joining", "active", "removed", "dead" };
+	static const char *const names[] = {"?", "joining", "active", "removed", "dead"};
 
 	return s < ARRAY_LEN(names) ? names[s] : "?";
 }
 
 static const char *group_state_name(uint8_t s)
 {
-	static const char *const names[] = { "?", "pending", "active", "failed", "removed" };
+	static const char *const names[] = {"?", "pending", "active", "failed", "removed"};
 
 	return s < ARRAY_LEN(names) ? names[s] : "?";
 }
@@ -36,7 +36,7 @@ static struct json *roles_to_json(uint8_t roles)
 
 static bool is_voter(const struct admin *a, uint16_t id)
 {
-	struct consensus_status st = { 0 };
+	struct consensus_status st = {0};
 
 	a->ops->status(a->cluster, &st);
 	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(st.voter); i++)
@@ -50,14 +50,18 @@ static void put_facts_age(const struct admin *a, struct json *j, uint16_t node)
 {
 	int64_t age = facts_age_ms(a, node);
 
-	json_put_str(j, "facts", age < 0 ? "none" : facts_node_up(a, node) && age < 5000 ? "live" : "cached");
+	json_put_str(j, "facts",
+		     age < 0                                ? "none"
+		     : facts_node_up(a, node) && age < 5000 ? "live"
+							    : "cached");
 	if (age >= 0)
 		json_put_i64(j, "facts_age_ms", age);
 	else
 		json_put_str(j, "facts_age_ms", NULL);
 }
 
-static struct json *node_to_json(const struct admin *a, const struct map *m, const struct map_node *n)
+static struct json *node_to_json(const struct admin *a, const struct map *m,
+				 const struct map_node *n)
 {
 	struct json *j = json_object_new();
 	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL;
@@ -121,7 +125,8 @@ static void node_ready(struct areq *q)
 	struct json *j;
 
 	if (!n) {
-		admin_fail(q, -ERR_NOT_FOUND, "no node is named \"%.63s\"; `ashlar node list` shows all", q->param);
+		admin_fail(q, -ERR_NOT_FOUND,
+			   "no node is named \"%.63s\"; `ashlar node list` shows all", q->param);
 		return;
 	}
 	j = node_to_json(a, m, n);
@@ -139,9 +144,11 @@ void admin_get_node(struct areq *q)
 	admin_after_facts(q, node_ready);
 }
 
-/* ---- Disk groups ------------------------------------------------------------------------------- */
+/* ---- Disk groups -------------------------------------------------------------------------------
+ */
 
-static struct json *group_to_json(const struct admin *a, const struct map *m, const struct map_group *g)
+static struct json *group_to_json(const struct admin *a, const struct map *m,
+				  const struct map_group *g)
 {
 	struct json *j = json_object_new();
 	const struct json *f = facts_group(a, g);
@@ -196,12 +203,15 @@ static void group_ready(struct areq *q)
 	const struct map *m = admin_map(a);
 	char *end;
 	unsigned long id = strtoul(q->param, &end, 10);
-	const struct map_group *g = *end || id == 0 || id > UINT16_MAX ? NULL : map_group(m, (uint16_t)id);
+	const struct map_group *g =
+		*end || id == 0 || id > UINT16_MAX ? NULL : map_group(m, (uint16_t)id);
 	struct json *j;
 
 	if (!g) {
-		admin_fail(q, -ERR_NOT_FOUND, "no disk group has the number \"%.20s\"; `ashlar diskgroup list` "
-					      "shows all", q->param);
+		admin_fail(q, -ERR_NOT_FOUND,
+			   "no disk group has the number \"%.20s\"; `ashlar diskgroup list` "
+			   "shows all",
+			   q->param);
 		return;
 	}
 	j = group_to_json(a, m, g);

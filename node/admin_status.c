@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one-screen status, health and recent events. Every number says what it is made of: the capacity
- * ledger goes provisioned → × copies → stored → free → raw and adds up. */
+/* The one-screen status, health and recent events. Every number says what it is made of: the
+ * capacity ledger goes provisioned → × copies → stored → free → raw and adds up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static const char *raft_role(enum consensus_role r)
 static struct json *raft_to_json(const struct admin *a, const struct map *m)
 {
 	struct json *j = json_object_new(), *voters = json_array_new();
-	struct consensus_status st = { 0 };
+	struct consensus_status st = {0};
 
 	a->ops->status(a->cluster, &st);
 	json_put_str(j, "role", raft_role(st.role));
@@ -74,11 +74,12 @@ static struct json *nodes_summary(const struct admin *a, const struct map *m)
 
 static struct json *capacity_to_json(const struct admin *a, const struct map *m)
 {
-	static const char *const sums[] = { "raw_bytes",	"data_bytes",	 "data_used_bytes",
-					    "data_free_bytes",	"granted_bytes", "log_bytes",
-					    "log_used_bytes",	"logical_bytes", "metadata_used_bytes" };
+	static const char *const sums[] = {
+		"raw_bytes",       "data_bytes",    "data_used_bytes",
+		"data_free_bytes", "granted_bytes", "log_bytes",
+		"log_used_bytes",  "logical_bytes", "metadata_used_bytes"};
 	struct json *j = json_object_new();
-	uint64_t total[ARRAY_LEN(sums)] = { 0 }, provisioned = 0, with_copies = 0;
+	uint64_t total[ARRAY_LEN(sums)] = {0}, provisioned = 0, with_copies = 0;
 	unsigned groups = 0, known = 0;
 
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
@@ -122,8 +123,9 @@ static struct json *objects_to_json(const struct health_report *r)
 /* Sums of what the nodes counted since they started. */
 static struct json *io_to_json(const struct admin *a)
 {
-	static const char *const keys[] = { "reads", "writes", "read_bytes", "write_bytes", "repairs", "corrupt",
-					    "takeovers", "drops", "promotions", "resync_bytes", "syncing" };
+	static const char *const keys[] = {
+		"reads",     "writes", "read_bytes", "write_bytes",  "repairs", "corrupt",
+		"takeovers", "drops",  "promotions", "resync_bytes", "syncing"};
 	struct json *j = json_object_new();
 
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
@@ -131,7 +133,8 @@ static struct json *io_to_json(const struct admin *a)
 
 		for (unsigned n = 0; n <= NODES_MAX; n++)
 			if (a->facts[n].json)
-				sum += json_u64(json_get(a->facts[n].json, "replication"), keys[k], 0);
+				sum += json_u64(json_get(a->facts[n].json, "replication"), keys[k],
+						0);
 		json_put_u64(j, keys[k], sum);
 	}
 	return j;
@@ -152,8 +155,9 @@ static void put_unclaimed(struct admin *a, struct json *j)
 {
 	json_put_str(j, "state", "unclaimed");
 	json_put_str(j, "version", ASHLAR_VERSION);
-	json_put_str(j, "remedy", "ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
-				  "makes it a member of one");
+	json_put_str(j, "remedy",
+		     "ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
+		     "makes it a member of one");
 }
 
 static void status_ready(struct areq *q)
@@ -193,7 +197,8 @@ void admin_get_status(struct areq *q)
 	admin_after_facts(q, status_ready);
 }
 
-/* ---- Health ------------------------------------------------------------------------------------ */
+/* ---- Health ------------------------------------------------------------------------------------
+ */
 
 static struct json *item_to_json(const struct health_item *i)
 {
@@ -244,11 +249,12 @@ void admin_get_health(struct areq *q)
 	admin_after_facts(q, health_ready);
 }
 
-/* ---- Events ------------------------------------------------------------------------------------ */
+/* ---- Events ------------------------------------------------------------------------------------
+ */
 
 void admin_get_events(struct areq *q)
 {
-	static const char *const severity[] = { "info", "warning", "error" };
+	static const char *const severity[] = {"info", "warning", "error"};
 	struct admin *a = q->admin;
 	struct state_event *e = xcalloc(STATE_EVENTS, sizeof(*e));
 	unsigned n = state_events(a->ops->state(a->cluster), e, STATE_EVENTS);

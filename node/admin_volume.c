@@ -7,16 +7,19 @@
 
 #include "node/admin_impl.h"
 
-/* ---- What the map says ------------------------------------------------------------------------- */
+/* ---- What the map says -------------------------------------------------------------------------
+ */
 
-static bool member_reachable(const struct admin *a, const struct map *m, const struct map_member *mb)
+static bool member_reachable(const struct admin *a, const struct map *m,
+			     const struct map_member *mb)
 {
 	const struct map_node *n = map_member_node(m, mb);
 
 	return n && facts_node_up(a, n->id);
 }
 
-static void put_counts(const struct admin *a, const struct map *m, const struct map_volume *v, struct json *j)
+static void put_counts(const struct admin *a, const struct map *m, const struct map_volume *v,
+		       struct json *j)
 {
 	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0;
 	struct json *c = json_object_new();
@@ -42,14 +45,19 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 	json_put_u64(c, "single_copy", single);
 	json_put_u64(c, "unavailable", unavailable);
 	json_put(j, "object_counts", c);
-	json_put_str(j, "health", unavailable ? "unavailable" : single ? "single-copy" : degraded ? "degraded" : "ok");
+	json_put_str(j, "health",
+		     unavailable ? "unavailable"
+		     : single    ? "single-copy"
+		     : degraded  ? "degraded"
+				 : "ok");
 }
 
 static struct json *attachments_to_json(const struct map *m, const struct map_volume *v)
 {
 	struct json *list = json_array_new();
 
-	for (struct hnode *h = hmap_walk(&m->attachments, NULL); h; h = hmap_walk(&m->attachments, h)) {
+	for (struct hnode *h = hmap_walk(&m->attachments, NULL); h;
+	     h = hmap_walk(&m->attachments, h)) {
 		const struct map_attachment *t = container_of(h, struct map_attachment, by_id);
 		struct json *j;
 
@@ -65,7 +73,8 @@ static struct json *attachments_to_json(const struct map *m, const struct map_vo
 	return list;
 }
 
-static struct json *volume_to_json(const struct admin *a, const struct map *m, const struct map_volume *v)
+static struct json *volume_to_json(const struct admin *a, const struct map *m,
+				   const struct map_volume *v)
 {
 	struct json *j = json_object_new();
 	char uuid[UUID_TEXT];
@@ -112,7 +121,8 @@ void admin_get_volumes(struct areq *q)
 	admin_reply(q, 200, j);
 }
 
-/* ---- One volume, with live replica states ------------------------------------------------------ */
+/* ---- One volume, with live replica states ------------------------------------------------------
+ */
 
 struct show {
 	struct wait asked, found;
@@ -136,15 +146,17 @@ static void index_replicas(struct show *s, unsigned slot, const struct json *lis
 	}
 }
 
-static const struct json *said_of(const struct show *s, uint16_t node, uint32_t index, uint32_t objects)
+static const struct json *said_of(const struct show *s, uint16_t node, uint32_t index,
+				  uint32_t objects)
 {
 	if (node > NODES_MAX || s->slot_of[node] == UINT16_MAX)
 		return NULL;
 	return s->said[(size_t)s->slot_of[node] * objects + index];
 }
 
-static struct json *replica_to_json(const struct show *s, const struct map *m, const struct map_volume *v,
-				    const struct map_object *o, const struct map_member *mb)
+static struct json *replica_to_json(const struct show *s, const struct map *m,
+				    const struct map_volume *v, const struct map_object *o,
+				    const struct map_member *mb)
 {
 	const struct map_group *g = map_group(m, mb->group);
 	const struct json *said = g ? said_of(s, g->node, object_index(o->id), v->objects) : NULL;
@@ -153,7 +165,10 @@ static struct json *replica_to_json(const struct show *s, const struct map *m, c
 
 	json_put_u64(j, "group", mb->group);
 	json_put_str(j, "node", g ? map_node_name(m, g->node) : NULL);
-	json_put_str(j, "state", mb->in ? "in-sync" : role && !strcmp(role, "syncing") ? "syncing" : "absent");
+	json_put_str(j, "state",
+		     mb->in                             ? "in-sync"
+		     : role && !strcmp(role, "syncing") ? "syncing"
+							: "absent");
 	json_put_bool(j, "reachable", member_reachable(s->q->admin, m, mb));
 	json_put_u64(j, "gen", mb->gen);
 	if (said) {
@@ -166,18 +181,20 @@ static struct json *replica_to_json(const struct show *s, const struct map *m, c
 	return j;
 }
 
-static struct json *object_to_json(const struct show *s, const struct map *m, const struct map_volume *v,
-				   const struct map_object *o)
+static struct json *object_to_json(const struct show *s, const struct map *m,
+				   const struct map_volume *v, const struct map_object *o)
 {
 	struct json *j = json_object_new(), *list = json_array_new();
 	const struct map_node *primary = map_primary_node(m, o);
-	const struct json *said = primary ? said_of(s, primary->id, object_index(o->id), v->objects) : NULL;
+	const struct json *said =
+		primary ? said_of(s, primary->id, object_index(o->id), v->objects) : NULL;
 
 	json_put_u64(j, "index", object_index(o->id));
 	json_put_u64(j, "epoch", o->epoch);
 	json_put_u64(j, "tenure", o->tenure);
 	json_put_str(j, "primary", primary ? primary->name : NULL);
-	json_put_str(j, "state", said ? json_str(said, "state") : "unknown: its primary does not answer");
+	json_put_str(j, "state",
+		     said ? json_str(said, "state") : "unknown: its primary does not answer");
 	for (unsigned k = 0; k < o->member_count; k++)
 		json_add(list, replica_to_json(s, m, v, o, &o->member[k]));
 	json_put(j, "replicas", list);
@@ -242,7 +259,9 @@ void admin_get_volume(struct areq *q)
 	char path[64];
 
 	if (!v) {
-		admin_fail(q, -ERR_NOT_FOUND, "no volume is named \"%.63s\"; `ashlar volume list` shows all", q->param);
+		admin_fail(q, -ERR_NOT_FOUND,
+			   "no volume is named \"%.63s\"; `ashlar volume list` shows all",
+			   q->param);
 		return;
 	}
 	s = xcalloc(1, sizeof(*s));
@@ -260,7 +279,8 @@ void admin_get_volume(struct areq *q)
 	show_part(s);
 }
 
-/* ---- Operations in flight ---------------------------------------------------------------------- */
+/* ---- Operations in flight ----------------------------------------------------------------------
+ */
 
 struct ops {
 	struct wait asked, found;
@@ -270,7 +290,8 @@ struct ops {
 	unsigned pending;
 };
 
-static void add_ops(const struct map *m, struct json *all, const char *node, const struct json *list)
+static void add_ops(const struct map *m, struct json *all, const char *node,
+		    const struct json *list)
 {
 	for (size_t i = 0; i < json_len(list); i++) {
 		struct json *op = json_dup(json_at(list, i));
@@ -297,7 +318,8 @@ static void ops_part(struct ops *o)
 	if (m) {
 		add_ops(m, all, q->admin->cfg.config->name, local);
 		for (unsigned i = 0; i < ask->count; i++)
-			add_ops(m, all, map_node_name(m, ask->one[i].node), json_get(ask->one[i].json, "ops"));
+			add_ops(m, all, map_node_name(m, ask->one[i].node),
+				json_get(ask->one[i].json, "ops"));
 	}
 	json_put(j, "ops", all);
 	json_put(j, "source", admin_source(q->admin));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Birth of a node: init, join, and the identity file with the node's incarnation.
  *
- * Order of a birth: key, certificate, CA, peers, and identity.json last. A crash before the last rename
- * leaves an unclaimed node, on which init or join is simply run again; files of the earlier attempt are
- * replaced. Must never touch anything once identity.json exists. */
+ * Order of a birth: key, certificate, CA, peers, and identity.json last. A crash before the last
+ * rename leaves an unclaimed node, on which init or join is simply run again; files of the earlier
+ * attempt are replaced. Must never touch anything once identity.json exists. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +18,11 @@
 #include "node/birth.h"
 
 #define IDENTITY_FORMAT 1u
-#define NODE_CERT_DAYS (10u * 365)
-#define FILE_READ_MAX (1u << 20)
+#define NODE_CERT_DAYS  (10u * 365)
+#define FILE_READ_MAX   (1u << 20)
 
-/* ---- Small durable files ----------------------------------------------------------------------- */
+/* ---- Small durable files -----------------------------------------------------------------------
+ */
 
 static int sync_parent(const char *path)
 {
@@ -135,16 +136,17 @@ static char *in_dir(const char *dir, const char *file)
 	return xasprintf("%s/%s", dir, file);
 }
 
-/* ---- Identity ---------------------------------------------------------------------------------- */
+/* ---- Identity ----------------------------------------------------------------------------------
+ */
 
 void birth_paths(const char *state_dir, struct birth_paths *out)
 {
 	struct {
 		char *to;
 		const char *file;
-	} const all[] = { { out->ca, "ca.pem" },	{ out->ca_key, "ca.key" },
-			  { out->cert, "node.pem" },	{ out->key, "node.key" },
-			  { out->raft, "raft" },	{ out->devices, "devices.json" } };
+	} const all[] = {{out->ca, "ca.pem"},     {out->ca_key, "ca.key"},
+			 {out->cert, "node.pem"}, {out->key, "node.key"},
+			 {out->raft, "raft"},     {out->devices, "devices.json"}};
 
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		snprintf(all[i].to, sizeof(out->ca), "%.220s/%s", state_dir, all[i].file);
@@ -181,7 +183,8 @@ int identity_load(const char *state_dir, struct identity *out)
 	if (rc == -ENOENT)
 		return -ERR_UNCLAIMED;
 	if (!j) {
-		log_error("birth", "identity cannot be read", "path=\"%s\" error=\"%s\"", path, err_text(rc));
+		log_error("birth", "identity cannot be read", "path=\"%s\" error=\"%s\"", path,
+			  err_text(rc));
 		return rc;
 	}
 	if (json_u64(j, "format", 0) != IDENTITY_FORMAT) {
@@ -204,7 +207,8 @@ int identity_load(const char *state_dir, struct identity *out)
 		rc = -ERR_CORRUPT;
 	json_free(j);
 	if (rc < 0) {
-		log_error("birth", "identity has missing or impossible fields", "path=\"%s\"", path);
+		log_error("birth", "identity has missing or impossible fields", "path=\"%s\"",
+			  path);
 		memset(out, 0, sizeof(*out));
 	}
 	return rc;
@@ -253,7 +257,8 @@ static int must_be_unclaimed(const char *state_dir)
 	return rc == 0 ? -ERR_CLAIMED : rc;
 }
 
-/* ---- Init -------------------------------------------------------------------------------------- */
+/* ---- Init --------------------------------------------------------------------------------------
+ */
 
 static char *node_cn(const struct uuid *node)
 {
@@ -315,7 +320,7 @@ int birth_init(const struct config *c, const char *cluster_name, struct identity
 	(void)unlink(p.key);
 	(void)unlink(p.cert);
 
-	*out = (struct identity){ .number = 1, .bootstrap = true };
+	*out = (struct identity){.number = 1, .bootstrap = true};
 	uuid_make(&out->cluster);
 	uuid_make(&out->node);
 	snprintf(out->cluster_name, sizeof(out->cluster_name), "%s", cluster_name);
@@ -328,8 +333,8 @@ int birth_init(const struct config *c, const char *cluster_name, struct identity
 	if (rc == 0)
 		rc = identity_save(c->state_dir, out);
 	if (rc == 0)
-		log_info("birth", "cluster made", "cluster=%s name=\"%s\" node=\"%s\"", text, cluster_name,
-			 c->name);
+		log_info("birth", "cluster made", "cluster=%s name=\"%s\" node=\"%s\"", text,
+			 cluster_name, c->name);
 	return rc;
 }
 
@@ -343,7 +348,8 @@ void birth_node_record(const struct config *c, const struct identity *id, struct
 	snprintf(out->name, sizeof(out->name), "%s", id->name[0] ? id->name : c->name);
 	snprintf(out->fault_set, sizeof(out->fault_set), "%s", c->fault_set);
 	snprintf(out->address, sizeof(out->address), "%s", c->advertise);
-	snprintf(out->admin, sizeof(out->admin), "%s", c->admin_advertise ? c->admin_advertise : "");
+	snprintf(out->admin, sizeof(out->admin), "%s",
+		 c->admin_advertise ? c->admin_advertise : "");
 	out->incarnation = id->incarnation;
 	out->shards = (uint16_t)c->shards;
 	out->roles = c->roles;
@@ -354,7 +360,8 @@ void birth_node_record(const struct config *c, const struct identity *id, struct
 	}
 }
 
-/* ---- Join -------------------------------------------------------------------------------------- */
+/* ---- Join --------------------------------------------------------------------------------------
+ */
 
 int birth_join_prepare(const struct config *c, struct uuid *node, char **csr)
 {
@@ -383,7 +390,8 @@ int birth_join_prepare(const struct config *c, struct uuid *node, char **csr)
 		if (rc < 0)
 			return rc;
 	}
-	/* The uuid is kept over a re-run, so that the cluster knows the node again; the key need not be. */
+	/* The uuid is kept over a re-run, so that the cluster knows the node again; the key need
+	 * not be. */
 	(void)unlink(p.key);
 	cn = node_cn(node);
 	return ca_request(p.key, cn, csr);
@@ -439,7 +447,8 @@ int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max
 	return (int)n;
 }
 
-static int join_files(const struct config *c, const struct birth_join *b, const struct birth_paths *p)
+static int join_files(const struct config *c, const struct birth_join *b,
+		      const struct birth_paths *p)
 {
 	int rc;
 
@@ -465,13 +474,14 @@ int birth_join_finish(const struct config *c, const struct birth_join *b, struct
 	if (rc < 0)
 		return rc;
 	birth_paths(c->state_dir, &p);
-	*out = (struct identity){ .cluster = b->cluster, .number = b->number };
+	*out = (struct identity){.cluster = b->cluster, .number = b->number};
 	snprintf(out->cluster_name, sizeof(out->cluster_name), "%s", b->cluster_name);
 	snprintf(out->name, sizeof(out->name), "%s", c->name);
 	j = read_json(path, &rc);
 	node = j ? json_str(j, "node") : NULL;
 	if (!node || uuid_parse(node, &out->node) < 0 || access(p.key, R_OK) < 0) {
-		log_error("birth", "no join was begun here; run `ashlar node join TOKEN` again", "%s", "");
+		log_error("birth", "no join was begun here; run `ashlar node join TOKEN` again",
+			  "%s", "");
 		rc = -ERR_INVALID;
 	}
 	json_free(j);

@@ -108,7 +108,8 @@ static int token_fields(const struct json *j, struct birth_token *out)
 
 	if (json_u64(j, "v", 0) != 1 || !cluster || uuid_parse(cluster, &out->cluster) < 0)
 		return -EINVAL;
-	if (!admin || !*admin || strlen(admin) >= sizeof(out->admin) || !is_hex64(ca) || !is_hex64(secret))
+	if (!admin || !*admin || strlen(admin) >= sizeof(out->admin) || !is_hex64(ca) ||
+	    !is_hex64(secret))
 		return -EINVAL;
 	if (strspn(admin, "0123456789abcdefABCDEF.:[]%") != strlen(admin))
 		return -EINVAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a node's YAML file. libcyaml checks the shape (known keys, no key twice, maps and lists where
- * they belong); every leaf arrives as text and is parsed here, so that each refusal can name line, key,
- * value and remedy. Must never start a node on a value it did not understand. */
+/* Reads a node's YAML file. libcyaml checks the shape (known keys, no key twice, maps and lists
+ * where they belong); every leaf arrives as text and is parsed here, so that each refusal can name
+ * line, key, value and remedy. Must never start a node on a value it did not understand. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <cyaml/cyaml.h>
@@ -19,7 +19,7 @@
 #include "node/base/log.h"
 #include "node/config.h"
 
-#define FILE_SIZE_MAX (256u << 10)
+#define FILE_SIZE_MAX     (256u << 10)
 #define SHARDS_CONFIG_MAX 64u
 
 struct raw_memory {
@@ -28,7 +28,8 @@ struct raw_memory {
 
 /* What libcyaml fills: all leaves as text. */
 struct raw {
-	char *state_dir, *run_dir, *listen, *advertise, *admin_socket, *admin_listen, *admin_advertise;
+	char *state_dir, *run_dir, *listen, *advertise, *admin_socket, *admin_listen,
+		*admin_advertise;
 	char *nbd_unix, *nbd_tcp, *nbd_allow_open, *shards, *name, *fault_set, *data_security;
 	char *log_level, *io;
 	struct raw_memory *memory;
@@ -37,12 +38,14 @@ struct raw {
 };
 
 #define TEXT(key, type)                                                                            \
-	CYAML_FIELD_STRING_PTR(#key, CYAML_FLAG_POINTER_NULL_STR | CYAML_FLAG_OPTIONAL, type, key, 0, \
-			       CYAML_UNLIMITED)
+	CYAML_FIELD_STRING_PTR(#key, CYAML_FLAG_POINTER_NULL_STR | CYAML_FLAG_OPTIONAL, type, key, \
+			       0, CYAML_UNLIMITED)
 
 static const cyaml_schema_field_t memory_fields[] = {
-	TEXT(page_cache, struct raw_memory), TEXT(block_cache, struct raw_memory),
-	TEXT(log_index, struct raw_memory),  TEXT(buffers, struct raw_memory),
+	TEXT(page_cache, struct raw_memory),
+	TEXT(block_cache, struct raw_memory),
+	TEXT(log_index, struct raw_memory),
+	TEXT(buffers, struct raw_memory),
 	CYAML_FIELD_END,
 };
 
@@ -51,14 +54,22 @@ static const cyaml_schema_value_t role_value = {
 };
 
 static const cyaml_schema_field_t top_fields[] = {
-	TEXT(state_dir, struct raw),	 TEXT(run_dir, struct raw),
-	TEXT(listen, struct raw),	 TEXT(advertise, struct raw),
-	TEXT(admin_socket, struct raw),	 TEXT(admin_listen, struct raw),
-	TEXT(admin_advertise, struct raw), TEXT(nbd_unix, struct raw),
-	TEXT(nbd_tcp, struct raw),	 TEXT(nbd_allow_open, struct raw),
-	TEXT(shards, struct raw),	 TEXT(name, struct raw),
-	TEXT(fault_set, struct raw),	 TEXT(data_security, struct raw),
-	TEXT(log_level, struct raw),	 TEXT(io, struct raw),
+	TEXT(state_dir, struct raw),
+	TEXT(run_dir, struct raw),
+	TEXT(listen, struct raw),
+	TEXT(advertise, struct raw),
+	TEXT(admin_socket, struct raw),
+	TEXT(admin_listen, struct raw),
+	TEXT(admin_advertise, struct raw),
+	TEXT(nbd_unix, struct raw),
+	TEXT(nbd_tcp, struct raw),
+	TEXT(nbd_allow_open, struct raw),
+	TEXT(shards, struct raw),
+	TEXT(name, struct raw),
+	TEXT(fault_set, struct raw),
+	TEXT(data_security, struct raw),
+	TEXT(log_level, struct raw),
+	TEXT(io, struct raw),
 	CYAML_FIELD_MAPPING_PTR("memory", CYAML_FLAG_POINTER_NULL | CYAML_FLAG_OPTIONAL, struct raw,
 				memory, memory_fields),
 	CYAML_FIELD_SEQUENCE("roles", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct raw, roles,
@@ -70,14 +81,15 @@ static const cyaml_schema_value_t top_value = {
 	CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, struct raw, top_fields),
 };
 
-/* ---- Refusals ---------------------------------------------------------------------------------- */
+/* ---- Refusals ----------------------------------------------------------------------------------
+ */
 
 struct load {
 	const char *file, *text;
 	size_t len;
-	char *err; /* char[512] */
+	char *err;         /* char[512] */
 	char library[256]; /* libcyaml's first complaint */
-	unsigned line;	   /* its deepest place */
+	unsigned line;     /* its deepest place */
 };
 
 /* The line on which `key:` stands, 0 if nowhere (a default). */
@@ -133,7 +145,8 @@ static void library_log(cyaml_log_t level, void *ctx, const char *fmt, va_list a
 	vsnprintf(line, sizeof(line), fmt, args);
 	line[strcspn(line, "\n")] = '\0';
 	if (!l->library[0])
-		snprintf(l->library, sizeof(l->library), "%s", strncmp(line, "Load: ", 6) ? line : line + 6);
+		snprintf(l->library, sizeof(l->library), "%s",
+			 strncmp(line, "Load: ", 6) ? line : line + 6);
 	place = strstr(line, "line: ");
 	if (place && !l->line && sscanf(place, "line: %u", &number) == 1)
 		l->line = number;
@@ -148,11 +161,13 @@ static int refuse_shape(struct load *l, cyaml_err_t cyaml_rc)
 
 	if (key) {
 		snprintf(name, sizeof(name), "%.60s", key + strlen("Unexpected key: "));
-		return refuse(l, name, "unknown key; remove it or correct its spelling (all keys are in "
-				       "ashlard.yaml.example)");
+		return refuse(l, name,
+			      "unknown key; remove it or correct its spelling (all keys are in "
+			      "ashlard.yaml.example)");
 	}
 	if (twice) {
-		snprintf(name, sizeof(name), "%.60s", twice + strlen("Mapping field already seen: "));
+		snprintf(name, sizeof(name), "%.60s",
+			 twice + strlen("Mapping field already seen: "));
 		return refuse(l, name, "given twice; keep one");
 	}
 	snprintf(l->err, 512, "%.120s:%u: not valid: %.200s", l->file, l->line,
@@ -160,7 +175,8 @@ static int refuse_shape(struct load *l, cyaml_err_t cyaml_rc)
 	return -ERR_INVALID;
 }
 
-/* ---- Values ------------------------------------------------------------------------------------ */
+/* ---- Values ------------------------------------------------------------------------------------
+ */
 
 static bool given(const char *text)
 {
@@ -183,15 +199,16 @@ static int take_path(struct load *l, const char *key, const char *text, char **o
 static int take_socket(struct load *l, const char *key, const char *text, char **out)
 {
 	if (given(text) && strlen(text) > 100)
-		return refuse(l, key, "a socket path may have at most 100 bytes; choose a shorter one");
+		return refuse(l, key,
+			      "a socket path may have at most 100 bytes; choose a shorter one");
 	return take_path(l, key, text, out);
 }
 
 /* Splits "host:port" or "[v6]:port"; both must be numeric. */
 static bool split_address(const char *text, char host[64], char port[8])
 {
-	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
-				  .ai_socktype = SOCK_STREAM };
+	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+				 .ai_socktype = SOCK_STREAM};
 	struct addrinfo *found = NULL;
 	const char *colon = strrchr(text, ':');
 	size_t host_len;
@@ -227,7 +244,9 @@ static int take_address(struct load *l, const char *key, const char *text, char 
 	if (!given(text))
 		return 0;
 	if (!split_address(text, host, port))
-		return refuse(l, key, "\"%.80s\" is not a numeric HOST:PORT, e.g. 10.0.0.1:7400 or [fd00::1]:7400",
+		return refuse(l, key,
+			      "\"%.80s\" is not a numeric HOST:PORT, e.g. 10.0.0.1:7400 or "
+			      "[fd00::1]:7400",
 			      text);
 	free(*out);
 	*out = xstrdup(text);
@@ -255,7 +274,8 @@ static int take_size(struct load *l, const char *key, const char *text, uint64_t
 		if (unit && end[0] == 'i' && end[1] == 'B')
 			end += 2;
 		if (!unit || *end || value > UINT64_MAX >> shift)
-			return refuse(l, key, "\"%.40s\" is not a size; write e.g. 256M or 4G", text);
+			return refuse(l, key, "\"%.40s\" is not a size; write e.g. 256M or 4G",
+				      text);
 		value <<= shift;
 	}
 	if (value < min)
@@ -316,8 +336,11 @@ static int take_name(struct load *l, const char *key, const char *text, char **o
 	if (!given(text))
 		return 0;
 	if (!name_valid(text))
-		return refuse(l, key, "\"%.80s\": 1 to 63 letters, digits, '.', '_' or '-', beginning with a "
-				      "letter or digit", text);
+		return refuse(
+			l, key,
+			"\"%.80s\": 1 to 63 letters, digits, '.', '_' or '-', beginning with a "
+			"letter or digit",
+			text);
 	free(*out);
 	*out = xstrdup(text);
 	return 0;
@@ -333,8 +356,8 @@ static int take_shards(struct load *l, const char *text, unsigned *out)
 	errno = 0;
 	value = strtoul(text, &end, 10);
 	if (*end || end == text || errno || text[0] == '-' || value > SHARDS_CONFIG_MAX)
-		return refuse(l, "shards", "\"%.40s\" is not a number from 0 (automatic) to %u", text,
-			      SHARDS_CONFIG_MAX);
+		return refuse(l, "shards", "\"%.40s\" is not a number from 0 (automatic) to %u",
+			      text, SHARDS_CONFIG_MAX);
 	if (value && !is_pow2(value))
 		return refuse(l, "shards", "%lu is not a power of two", value);
 	if (value)
@@ -344,7 +367,7 @@ static int take_shards(struct load *l, const char *text, unsigned *out)
 
 static int take_roles(struct load *l, const struct raw *r, uint8_t *out)
 {
-	static const char *const names[] = { "storage", "voter", "gateway" };
+	static const char *const names[] = {"storage", "voter", "gateway"};
 	uint8_t bits = 0;
 
 	for (unsigned i = 0; i < r->roles_count; i++) {
@@ -364,7 +387,8 @@ static int take_roles(struct load *l, const struct raw *r, uint8_t *out)
 	return 0;
 }
 
-/* ---- Defaults ---------------------------------------------------------------------------------- */
+/* ---- Defaults ----------------------------------------------------------------------------------
+ */
 
 static bool wildcard(const char *address)
 {
@@ -408,8 +432,9 @@ static void default_addresses(struct config *c)
 	if (!c->admin_listen || c->admin_advertise)
 		return;
 	if (wildcard(c->admin_listen))
-		c->admin_advertise = xasprintf("%.*s:%s", (int)(strrchr(c->advertise, ':') - c->advertise),
-					       c->advertise, strrchr(c->admin_listen, ':') + 1);
+		c->admin_advertise =
+			xasprintf("%.*s:%s", (int)(strrchr(c->advertise, ':') - c->advertise),
+				  c->advertise, strrchr(c->admin_listen, ':') + 1);
 	else
 		c->admin_advertise = xstrdup(c->admin_listen);
 }
@@ -432,7 +457,7 @@ static void base_defaults(struct config *c)
 	uint64_t ram = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : 1ull << 30;
 	char host[NAME_MAX_LEN + 1] = "";
 
-	*c = (struct config){ .log_level = LOG_INFO, .shards = 1 };
+	*c = (struct config){.log_level = LOG_INFO, .shards = 1};
 	if (gethostname(host, sizeof(host) - 1) != 0)
 		host[0] = '\0';
 	host[strcspn(host, ".")] = '\0';
@@ -455,7 +480,8 @@ void config_defaults(struct config *c)
 	fill_derived(c);
 }
 
-/* ---- Load -------------------------------------------------------------------------------------- */
+/* ---- Load --------------------------------------------------------------------------------------
+ */
 
 static int take_memory(struct load *l, const struct raw_memory *m, struct config *c)
 {
@@ -480,17 +506,17 @@ static int take_places(struct load *l, const struct raw *r, struct config *c)
 		char **out;
 		int (*take)(struct load *, const char *, const char *, char **);
 	} const places[] = {
-		{ "state_dir", r->state_dir, &c->state_dir, take_path },
-		{ "run_dir", r->run_dir, &c->run_dir, take_path },
-		{ "listen", r->listen, &c->listen, take_address },
-		{ "advertise", r->advertise, &c->advertise, take_address },
-		{ "admin_socket", r->admin_socket, &c->admin_socket, take_socket },
-		{ "admin_listen", r->admin_listen, &c->admin_listen, take_address },
-		{ "admin_advertise", r->admin_advertise, &c->admin_advertise, take_address },
-		{ "nbd_unix", r->nbd_unix, &c->nbd_unix, take_socket },
-		{ "nbd_tcp", r->nbd_tcp, &c->nbd_tcp, take_address },
-		{ "name", r->name, &c->name, take_name },
-		{ "fault_set", r->fault_set, &c->fault_set, take_name },
+		{"state_dir", r->state_dir, &c->state_dir, take_path},
+		{"run_dir", r->run_dir, &c->run_dir, take_path},
+		{"listen", r->listen, &c->listen, take_address},
+		{"advertise", r->advertise, &c->advertise, take_address},
+		{"admin_socket", r->admin_socket, &c->admin_socket, take_socket},
+		{"admin_listen", r->admin_listen, &c->admin_listen, take_address},
+		{"admin_advertise", r->admin_advertise, &c->admin_advertise, take_address},
+		{"nbd_unix", r->nbd_unix, &c->nbd_unix, take_socket},
+		{"nbd_tcp", r->nbd_tcp, &c->nbd_tcp, take_address},
+		{"name", r->name, &c->name, take_name},
+		{"fault_set", r->fault_set, &c->fault_set, take_name},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
@@ -500,9 +526,11 @@ static int take_places(struct load *l, const struct raw *r, struct config *c)
 			return rc;
 	}
 	if (c->advertise && wildcard(c->advertise))
-		return refuse(l, "advertise", "a wildcard cannot be dialled; give this node's own address");
+		return refuse(l, "advertise",
+			      "a wildcard cannot be dialled; give this node's own address");
 	if (c->admin_advertise && wildcard(c->admin_advertise))
-		return refuse(l, "admin_advertise", "a wildcard cannot be dialled; give this node's own address");
+		return refuse(l, "admin_advertise",
+			      "a wildcard cannot be dialled; give this node's own address");
 	if (strlen(c->run_dir) > 80)
 		return refuse(l, "run_dir", "longer than 80 bytes: socket paths would not fit");
 	return 0;
@@ -510,9 +538,9 @@ static int take_places(struct load *l, const struct raw *r, struct config *c)
 
 static int take_all(struct load *l, const struct raw *r, struct config *c)
 {
-	static const char *const security[] = { "tls", "authenticated" };
-	static const char *const io[] = { "auto", "direct", "buffered" };
-	static const char *const levels[] = { "debug", "info", "warn", "error" };
+	static const char *const security[] = {"tls", "authenticated"};
+	static const char *const io[] = {"auto", "direct", "buffered"};
+	static const char *const levels[] = {"debug", "info", "warn", "error"};
 	int rc, choice;
 
 	rc = take_places(l, r, c);
@@ -522,14 +550,16 @@ static int take_all(struct load *l, const struct raw *r, struct config *c)
 		rc = take_shards(l, r->shards, &c->shards);
 	choice = c->data_security;
 	if (!rc)
-		rc = take_choice(l, "data_security", r->data_security, security, ARRAY_LEN(security), &choice);
+		rc = take_choice(l, "data_security", r->data_security, security,
+				 ARRAY_LEN(security), &choice);
 	c->data_security = (enum config_security)choice;
 	choice = c->io;
 	if (!rc)
 		rc = take_choice(l, "io", r->io, io, ARRAY_LEN(io), &choice);
 	c->io = (enum config_io)choice;
 	if (!rc)
-		rc = take_choice(l, "log_level", r->log_level, levels, ARRAY_LEN(levels), &c->log_level);
+		rc = take_choice(l, "log_level", r->log_level, levels, ARRAY_LEN(levels),
+				 &c->log_level);
 	if (!rc)
 		rc = take_memory(l, r->memory, c);
 	if (!rc)
@@ -539,12 +569,12 @@ static int take_all(struct load *l, const struct raw *r, struct config *c)
 
 int config_parse(const char *name, const void *text, size_t len, struct config *out, char err[512])
 {
-	struct load l = { .file = name, .text = text, .len = len, .err = err };
-	const cyaml_config_t cfg = { .log_fn = library_log,
-				     .log_ctx = &l,
-				     .mem_fn = cyaml_mem,
-				     .log_level = CYAML_LOG_ERROR,
-				     .flags = CYAML_CFG_NO_ALIAS };
+	struct load l = {.file = name, .text = text, .len = len, .err = err};
+	const cyaml_config_t cfg = {.log_fn = library_log,
+				    .log_ctx = &l,
+				    .mem_fn = cyaml_mem,
+				    .log_level = CYAML_LOG_ERROR,
+				    .flags = CYAML_CFG_NO_ALIAS};
 	struct raw *raw = NULL;
 	cyaml_err_t cyaml_rc;
 	int rc = 0;
@@ -575,7 +605,8 @@ int config_load(const char *path, struct config *out, char err[512])
 
 	memset(out, 0, sizeof(*out));
 	if (!f) {
-		snprintf(err, 512, "%.200s: %s; give the right path with --config", path, strerror(errno));
+		snprintf(err, 512, "%.200s: %s; give the right path with --config", path,
+			 strerror(errno));
 		return -errno;
 	}
 	n = fread(text, 1, FILE_SIZE_MAX + 1, f);
@@ -595,9 +626,9 @@ int config_load(const char *path, struct config *out, char err[512])
 
 void config_free(struct config *c)
 {
-	char *const all[] = { c->state_dir, c->run_dir, c->listen, c->advertise, c->admin_socket,
-			      c->admin_listen, c->admin_advertise, c->nbd_unix, c->nbd_tcp, c->name,
-			      c->fault_set };
+	char *const all[] = {c->state_dir,    c->run_dir,      c->listen,          c->advertise,
+			     c->admin_socket, c->admin_listen, c->admin_advertise, c->nbd_unix,
+			     c->nbd_tcp,      c->name,         c->fault_set};
 
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		free(all[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which devices make a disk group, and its birth on this node. devices.json remembers paths as a hint;
- * a device that has moved is found again by scanning the host's block devices for our superblocks.
- * Must never format a device that carries anything unless the person said wipe, and never one that
- * somebody holds open. */
+/* Which devices make a disk group, and its birth on this node. devices.json remembers paths as a
+ * hint; a device that has moved is found again by scanning the host's block devices for our
+ * superblocks. Must never format a device that carries anything unless the person said wipe, and
+ * never one that somebody holds open. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,7 +33,8 @@ void diskgroup_found_free(struct diskgroup_found *f)
 	memset(f, 0, sizeof(*f));
 }
 
-/* ---- What the person asked for ----------------------------------------------------------------- */
+/* ---- What the person asked for -----------------------------------------------------------------
+ */
 
 void diskgroup_spec_free(struct diskgroup_spec *s)
 {
@@ -47,7 +48,9 @@ void diskgroup_spec_free(struct diskgroup_spec *s)
 static int take_path(const char *key, const char *path, char **out, char why[256])
 {
 	if (path[0] != '/' || strlen(path) > 200) {
-		snprintf(why, 256, "%s: \"%.120s\" is not an absolute path; use e.g. /dev/disk/by-id/…", key, path);
+		snprintf(why, 256,
+			 "%s: \"%.120s\" is not an absolute path; use e.g. /dev/disk/by-id/…", key,
+			 path);
 		return -ERR_INVALID;
 	}
 	*out = xstrdup(path);
@@ -100,7 +103,8 @@ int diskgroup_spec_parse(const struct json *j, struct diskgroup_spec *out, char 
 	return rc;
 }
 
-/* ---- devices.json ------------------------------------------------------------------------------ */
+/* ---- devices.json ------------------------------------------------------------------------------
+ */
 
 static struct json *hints_read(const char *state_dir)
 {
@@ -113,7 +117,8 @@ static struct json *hints_read(const char *state_dir)
 	if (birth_file_read(p.devices, &text, &len) == 0) {
 		j = json_parse(text, len, err, sizeof(err));
 		if (!j)
-			log_warn("diskgroup", "device hints are damaged; scanning instead", "path=\"%s\"", p.devices);
+			log_warn("diskgroup", "device hints are damaged; scanning instead",
+				 "path=\"%s\"", p.devices);
 		free(text);
 	}
 	return j;
@@ -160,7 +165,8 @@ static int hints_save(const char *state_dir, const struct diskgroup_set *s)
 	return rc;
 }
 
-/* ---- Format ------------------------------------------------------------------------------------ */
+/* ---- Format ------------------------------------------------------------------------------------
+ */
 
 static int make_dirs(const char *path)
 {
@@ -198,8 +204,10 @@ static int check_device(const char *path, char why[256])
 		int rc = errno == EBUSY ? -ERR_BUSY : -errno;
 
 		if (rc == -ERR_BUSY)
-			snprintf(why, 256, "%.140s is in use (mounted, swap, LVM, md or another process); "
-				 "`lsblk` shows by what; release it first", path);
+			snprintf(why, 256,
+				 "%.140s is in use (mounted, swap, LVM, md or another process); "
+				 "`lsblk` shows by what; release it first",
+				 path);
 		else
 			snprintf(why, 256, "%.160s cannot be opened: %s", path, strerror(-rc));
 		return rc;
@@ -210,12 +218,16 @@ static int check_device(const char *path, char why[256])
 
 static int refuse_foreign(const char *path, char why[256])
 {
-	snprintf(why, 256, "%.140s belongs to another cluster, node or disk group; if its data is not needed, "
-		 "repeat with --wipe", path);
+	snprintf(
+		why, 256,
+		"%.140s belongs to another cluster, node or disk group; if its data is not needed, "
+		"repeat with --wipe",
+		path);
 	return -ERR_FOREIGN;
 }
 
-/* Looks at the superblocks that are there already: *out learns the uuid of a group that was begun. */
+/* Looks at the superblocks that are there already: *out learns the uuid of a group that was begun.
+ */
 static int probe_existing(const struct identity *id, const struct diskgroup_spec *s,
 			  struct diskgroup_set *out, unsigned *finals, char why[256])
 {
@@ -223,13 +235,17 @@ static int probe_existing(const struct identity *id, const struct diskgroup_spec
 	for (unsigned i = 0; i < out->device_count; i++) {
 		struct store_probe p;
 		int rc = store_probe(out->devices[i], &p);
-		bool ours = rc == 0 && uuid_equal(&p.cluster, &id->cluster) && uuid_equal(&p.node, &id->node);
+		bool ours = rc == 0 && uuid_equal(&p.cluster, &id->cluster) &&
+			    uuid_equal(&p.node, &id->node);
 
 		if (rc == -ENODATA || (rc < 0 && s->wipe))
 			continue;
 		if (rc < 0) {
-			snprintf(why, 256, "%.120s carries a superblock that cannot be read (%s); if its data is not "
-				 "needed, repeat with --wipe", out->devices[i], err_name(rc));
+			snprintf(why, 256,
+				 "%.120s carries a superblock that cannot be read (%s); if its "
+				 "data is not "
+				 "needed, repeat with --wipe",
+				 out->devices[i], err_name(rc));
 			return rc;
 		}
 		if (!ours || (!uuid_is_nil(&out->uuid) && !uuid_equal(&out->uuid, &p.group))) {
@@ -263,15 +279,15 @@ static void set_from_spec(const struct diskgroup_spec *s, struct diskgroup_set *
 static int format_pending(const struct config *c, const struct identity *id,
 			  const struct diskgroup_spec *s, struct diskgroup_set *set, char why[256])
 {
-	struct store_format f = { .cluster = id->cluster,
-				  .node = id->node,
-				  .group = set->uuid,
-				  .group_incarnation = 1,
-				  .cache = s->cache,
-				  .capacity = (const char *const *)s->capacity,
-				  .capacity_count = s->capacity_count,
-				  .metadata_dir = set->metadata_dir,
-				  .wipe = s->wipe };
+	struct store_format f = {.cluster = id->cluster,
+				 .node = id->node,
+				 .group = set->uuid,
+				 .group_incarnation = 1,
+				 .cache = s->cache,
+				 .capacity = (const char *const *)s->capacity,
+				 .capacity_count = s->capacity_count,
+				 .metadata_dir = set->metadata_dir,
+				 .wipe = s->wipe};
 	int rc;
 
 	rc = make_dirs(set->metadata_dir);
@@ -281,17 +297,20 @@ static int format_pending(const struct config *c, const struct identity *id,
 	}
 	rc = store_format(&f);
 	if (rc == -ERR_EXISTS)
-		snprintf(why, 256, "a device carries a file system, partition table or superblock already (the "
+		snprintf(why, 256,
+			 "a device carries a file system, partition table or superblock already "
+			 "(the "
 			 "log of ashlard names it); if its data is not needed, repeat with --wipe");
 	else if (rc < 0)
-		snprintf(why, 256, "formatting failed: %s (the log of ashlard names the device)", err_text(rc));
+		snprintf(why, 256, "formatting failed: %s (the log of ashlard names the device)",
+			 err_text(rc));
 	set->pending = true;
 	set->incarnation = 1;
 	return rc;
 }
 
-int diskgroup_format(const struct config *c, const struct identity *id, const struct diskgroup_spec *s,
-		     struct diskgroup_set *out, char why[256])
+int diskgroup_format(const struct config *c, const struct identity *id,
+		     const struct diskgroup_spec *s, struct diskgroup_set *out, char why[256])
 {
 	unsigned finals = 0;
 	char uuid[UUID_TEXT];
@@ -312,7 +331,8 @@ int diskgroup_format(const struct config *c, const struct identity *id, const st
 	out->metadata_dir = s->metadata_dir ? xstrdup(s->metadata_dir)
 					    : xasprintf("%s/groups/%s", c->state_dir, uuid);
 	out->probed = true;
-	/* A final superblock has the number: Raft knows the group, only the other superblocks may be behind. */
+	/* A final superblock has the number: Raft knows the group, only the other superblocks may
+	 * be behind. */
 	if (finals == 0)
 		rc = format_pending(c, id, s, out, why);
 	out->pending = finals < out->device_count;
@@ -323,12 +343,15 @@ int diskgroup_format(const struct config *c, const struct identity *id, const st
 	return rc;
 }
 
-int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_t number, char why[256])
+int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_t number,
+		       char why[256])
 {
-	int rc = store_finalize((const char *const *)set->devices, set->device_count, &set->uuid, number);
+	int rc = store_finalize((const char *const *)set->devices, set->device_count, &set->uuid,
+				number);
 
 	if (rc < 0) {
-		snprintf(why, 256, "superblocks could not be made final: %s; repeat the command", err_text(rc));
+		snprintf(why, 256, "superblocks could not be made final: %s; repeat the command",
+			 err_text(rc));
 		return rc;
 	}
 	set->number = number;
@@ -336,7 +359,8 @@ int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_
 	return hints_save(state_dir, set);
 }
 
-/* ---- Find -------------------------------------------------------------------------------------- */
+/* ---- Find --------------------------------------------------------------------------------------
+ */
 
 /* A block device of this host whose superblock belongs to `group` and is not in the set yet. */
 static void scan_for(struct diskgroup_set *set, const struct identity *id)
@@ -349,7 +373,8 @@ static void scan_for(struct diskgroup_set *set, const struct identity *id)
 		char path[300];
 		bool have = false;
 
-		if (e->d_name[0] == '.' || !strncmp(e->d_name, "loop", 4) || !strncmp(e->d_name, "ram", 3))
+		if (e->d_name[0] == '.' || !strncmp(e->d_name, "loop", 4) ||
+		    !strncmp(e->d_name, "ram", 3))
 			continue;
 		snprintf(path, sizeof(path), "/dev/%s", e->d_name);
 		if (store_probe(path, &p) < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
@@ -358,12 +383,13 @@ static void scan_for(struct diskgroup_set *set, const struct identity *id)
 		for (unsigned i = 0; i < set->device_count; i++) {
 			struct store_probe q;
 
-			have |= store_probe(set->devices[i], &q) == 0 && uuid_equal(&q.device, &p.device);
+			have |= store_probe(set->devices[i], &q) == 0 &&
+				uuid_equal(&q.device, &p.device);
 		}
 		if (have)
 			continue;
-		log_info("diskgroup", "device found under another name", "group=%u path=\"%s\"", p.group_number,
-			 path);
+		log_info("diskgroup", "device found under another name", "group=%u path=\"%s\"",
+			 p.group_number, path);
 		set->role[set->device_count] = p.role;
 		set->devices[set->device_count++] = xstrdup(path);
 	}
@@ -378,8 +404,8 @@ static void add_missing(struct diskgroup_found *f, const char *path)
 }
 
 /* Takes the devices whose superblocks agree with the hint. */
-static void probe_hint(const struct json *hint, const struct identity *id, struct diskgroup_set *set,
-		       struct diskgroup_found *f)
+static void probe_hint(const struct json *hint, const struct identity *id,
+		       struct diskgroup_set *set, struct diskgroup_found *f)
 {
 	const struct json *list = json_get(hint, "devices");
 	unsigned expected = (unsigned)json_len(list), missing_before = f->missing_count;
@@ -427,6 +453,7 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 	}
 	json_free(j);
 	for (unsigned i = 0; i < out->missing_count; i++)
-		log_error("diskgroup", "device is missing or no longer ours", "path=\"%s\"", out->missing[i]);
+		log_error("diskgroup", "device is missing or no longer ours", "path=\"%s\"",
+			  out->missing[i]);
 	return 0;
 }

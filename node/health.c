@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Health rules, one function each, over a context that knows which nodes and groups can be reached. A
- * consequence names its root, so that the operator starts where it began. Must never guess: a rule
- * whose facts are unknown stays silent. */
+/* Health rules, one function each, over a context that knows which nodes and groups can be reached.
+ * A consequence names its root, so that the operator starts where it began. Must never guess: a
+ * rule whose facts are unknown stays silent. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,28 +9,30 @@
 #include "node/base/err.h"
 #include "node/health.h"
 
-#define CERT_WARNING_S (30ll * 86400)
-#define CERT_ERROR_S (3ll * 86400)
+#define CERT_WARNING_S        (30ll * 86400)
+#define CERT_ERROR_S          (3ll * 86400)
 #define SPACE_WARNING_PERCENT 80u
-#define SPACE_ERROR_PERCENT 95u
+#define SPACE_ERROR_PERCENT   95u
 
 struct ctx {
 	const struct health_input *in;
 	struct health_report *out;
 	unsigned single_by_node[NODES_MAX + 1]; /* objects whose only reachable copy is there */
-	bool lost_by_node, lost_by_group;	/* copies are missing because a node is down, a group failed */
+	bool lost_by_node,
+		lost_by_group; /* copies are missing because a node is down, a group failed */
 	bool unavailable_by_node, unavailable_by_group;
 	unsigned voters_up, voters_down;
 };
 
 const char *health_severity_name(enum health_severity s)
 {
-	static const char *const names[] = { "ok", "info", "warning", "error" };
+	static const char *const names[] = {"ok", "info", "warning", "error"};
 
 	return names[s];
 }
 
-/* ---- Facts ------------------------------------------------------------------------------------- */
+/* ---- Facts -------------------------------------------------------------------------------------
+ */
 
 static const struct health_node *find_node(const struct health_input *in, uint16_t id)
 {
@@ -69,7 +71,8 @@ static const char *node_name(const struct health_input *in, uint16_t id)
 	return n ? n->name : "?";
 }
 
-/* ---- Items ------------------------------------------------------------------------------------- */
+/* ---- Items -------------------------------------------------------------------------------------
+ */
 
 static struct health_item *add_item(struct ctx *c, const char *code, enum health_severity severity)
 {
@@ -107,7 +110,8 @@ static bool keep_item(struct ctx *c, struct health_item *i)
 	return false;
 }
 
-/* ---- Nodes and Raft ---------------------------------------------------------------------------- */
+/* ---- Nodes and Raft ----------------------------------------------------------------------------
+ */
 
 static void count_voters(struct ctx *c)
 {
@@ -123,7 +127,8 @@ static void check_nodes(struct ctx *c)
 	struct health_item *i = add_item(c, "NODE_DOWN", HEALTH_WARNING);
 	unsigned majority = c->in->voter_count / 2 + 1;
 
-	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
 		if (n->state == NODE_ACTIVE && !node_up(c->in, n->id))
@@ -133,9 +138,11 @@ static void check_nodes(struct ctx *c)
 		return;
 	SAY(i->summary, "%u node%s cannot be reached from %s", i->count, i->count == 1 ? "" : "s",
 	    node_name(c->in, c->in->self));
-	SAY(i->command, "check power and network of %s, then: systemctl start ashlard", i->affected[0]);
+	SAY(i->command, "check power and network of %s, then: systemctl start ashlard",
+	    i->affected[0]);
 	if (c->voters_down > 0 && c->voters_up == majority)
-		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, attaches, new volumes");
+		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, "
+			     "attaches, new volumes");
 	else
 		SAY(i->risk, "objects with a copy there have one less; see DATA_DEGRADED");
 }
@@ -162,15 +169,19 @@ static void check_raft(struct ctx *c)
 		    c->in->voter_count, majority);
 		if (node_down_listed(c))
 			SAY(i->caused_by, "NODE_DOWN");
-		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any further loss stops "
+		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
+			     "further loss stops "
 			     "the objects it touches until a majority is back");
 		SAY(i->command, "start ashlard on %s", i->affected[0]);
 	} else if (!c->in->leader_known) {
 		i = add_item(c, "RAFT_NO_LEADER", HEALTH_ERROR);
 		i->count = 1;
-		SAY(i->summary, "no Raft leader is known, although a majority of voters can be reached");
-		SAY(i->risk, "a further failure cannot be answered by a failover until a leader is elected");
-		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of ashlard on the voters");
+		SAY(i->summary,
+		    "no Raft leader is known, although a majority of voters can be reached");
+		SAY(i->risk,
+		    "a further failure cannot be answered by a failover until a leader is elected");
+		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of "
+				"ashlard on the voters");
 	}
 }
 
@@ -179,7 +190,8 @@ static void check_voter_number(struct ctx *c)
 	unsigned able = 0;
 	struct health_item *i;
 
-	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
 		able += n->state == NODE_ACTIVE && (n->roles & ROLE_VOTER) && node_up(c->in, n->id);
@@ -199,7 +211,8 @@ static void check_versions(struct ctx *c)
 	struct health_item *i = NULL;
 	const struct map_node *first = NULL;
 
-	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h; h = hmap_walk(&c->in->map->nodes, h)) {
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
 		if (n->state != NODE_ACTIVE || n->incarnation == 0)
@@ -208,11 +221,13 @@ static void check_versions(struct ctx *c)
 			first = n;
 			continue;
 		}
-		if (n->version_major == first->version_major && n->version_minor == first->version_minor)
+		if (n->version_major == first->version_major &&
+		    n->version_minor == first->version_minor)
 			continue;
 		if (!i) {
 			i = add_item(c, "VERSION_MIXED", HEALTH_INFO);
-			affect(i, "%s %u.%u", first->name, first->version_major, first->version_minor);
+			affect(i, "%s %u.%u", first->name, first->version_major,
+			       first->version_minor);
 		}
 		affect(i, "%s %u.%u", n->name, n->version_major, n->version_minor);
 	}
@@ -243,19 +258,23 @@ static void check_certificates(struct ctx *c)
 	if (soonest < 0)
 		SAY(i->summary, "a node certificate has ended");
 	else
-		SAY(i->summary, "a node certificate ends in %lld days", (long long)(soonest / 86400));
+		SAY(i->summary, "a node certificate ends in %lld days",
+		    (long long)(soonest / 86400));
 	SAY(i->risk, "from then on the node cannot connect to others after a restart");
-	SAY(i->command, "replace %s: remove it and join it anew, one node at a time", i->affected[0]);
+	SAY(i->command, "replace %s: remove it and join it anew, one node at a time",
+	    i->affected[0]);
 }
 
-/* ---- Disks and space --------------------------------------------------------------------------- */
+/* ---- Disks and space ---------------------------------------------------------------------------
+ */
 
 static void check_disks(struct ctx *c)
 {
 	struct health_item *failed = add_item(c, "DISK_FAILED", HEALTH_ERROR), *missing;
 	unsigned first = 0;
 
-	for (struct hnode *h = hmap_walk(&c->in->map->groups, NULL); h; h = hmap_walk(&c->in->map->groups, h)) {
+	for (struct hnode *h = hmap_walk(&c->in->map->groups, NULL); h;
+	     h = hmap_walk(&c->in->map->groups, h)) {
 		const struct map_group *g = container_of(h, struct map_group, by_id);
 
 		if (g->state == GROUP_REMOVED || !group_failed(c->in, g))
@@ -264,8 +283,10 @@ static void check_disks(struct ctx *c)
 		affect(failed, "group %u on %.40s", g->id, node_name(c->in, g->node));
 	}
 	if (keep_item(c, failed)) {
-		SAY(failed->summary, "%u disk group%s failed", failed->count, failed->count == 1 ? "" : "s");
-		SAY(failed->risk, "the copies there are gone; objects with one copy left are in DATA_SINGLE_COPY");
+		SAY(failed->summary, "%u disk group%s failed", failed->count,
+		    failed->count == 1 ? "" : "s");
+		SAY(failed->risk, "the copies there are gone; objects with one copy left are in "
+				  "DATA_SINGLE_COPY");
 		SAY(failed->command, "ashlar diskgroup show %u", first);
 	}
 	missing = add_item(c, "DISK_MISSING", HEALTH_WARNING);
@@ -282,7 +303,8 @@ static void check_disks(struct ctx *c)
 		SAY(missing->summary, "%u device%s not found by superblock", missing->count,
 		    missing->count == 1 ? " was" : "s were");
 		SAY(missing->risk, "a group without its device stays closed or serves less");
-		SAY(missing->command, "put the device back and restart ashlard there; ashlar diskgroup list");
+		SAY(missing->command,
+		    "put the device back and restart ashlard there; ashlar diskgroup list");
 	}
 }
 
@@ -299,33 +321,37 @@ static void check_space(struct ctx *c)
 			affect(full, "group %u", g->id);
 	}
 	if (keep_item(c, full)) {
-		SAY(full->summary, "%u disk group%s nearly out of space: writes that need it get ENOSPC",
+		SAY(full->summary,
+		    "%u disk group%s nearly out of space: writes that need it get ENOSPC",
 		    full->count, full->count == 1 ? " is" : "s are");
 		SAY(full->risk, "deletes and trims still work; new data does not");
-		SAY(full->command, "ashlar volume list   # delete or trim, or: ashlar diskgroup add");
+		SAY(full->command,
+		    "ashlar volume list   # delete or trim, or: ashlar diskgroup add");
 	}
 	near = add_item(c, "SPACE_NEAR_FULL", HEALTH_WARNING);
 	for (unsigned k = 0; k < c->in->group_count; k++) {
 		const struct health_group *g = &c->in->groups[k];
-		uint64_t percent = g->known && g->open && g->data_bytes ?
-					   g->used_bytes / (g->data_bytes / 100 + 1) : 0;
+		uint64_t percent = g->known && g->open && g->data_bytes
+					   ? g->used_bytes / (g->data_bytes / 100 + 1)
+					   : 0;
 
 		if (percent >= SPACE_WARNING_PERCENT && percent < SPACE_ERROR_PERCENT)
 			affect(near, "group %u", g->id);
 	}
 	if (keep_item(c, near)) {
-		SAY(near->summary, "%u disk group%s above %u %%", near->count, near->count == 1 ? " is" : "s are",
-		    SPACE_WARNING_PERCENT);
+		SAY(near->summary, "%u disk group%s above %u %%", near->count,
+		    near->count == 1 ? " is" : "s are", SPACE_WARNING_PERCENT);
 		SAY(near->risk, "after one more failure the survivors must hold its copies too");
 		SAY(near->command, "ashlar diskgroup list   # then add a group, or delete volumes");
 	}
 }
 
-/* ---- Data -------------------------------------------------------------------------------------- */
+/* ---- Data --------------------------------------------------------------------------------------
+ */
 
 /* In-sync replicas of o that can be reached now. *where: the node of the last one found. */
-static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where, bool *by_node,
-				 bool *by_group)
+static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where,
+				 bool *by_node, bool *by_group)
 {
 	unsigned n = 0;
 
@@ -383,8 +409,8 @@ static uint16_t most_endangering_node(const struct ctx *c)
 	return worst;
 }
 
-static void data_item(struct ctx *c, const char *code, enum health_severity severity, uint64_t count,
-		      const char *what, bool by_node, bool by_group)
+static void data_item(struct ctx *c, const char *code, enum health_severity severity,
+		      uint64_t count, const char *what, bool by_node, bool by_group)
 {
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
@@ -400,9 +426,11 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	else if (by_group)
 		SAY(i->caused_by, "DISK_FAILED");
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
-		SAY(i->risk, "losing %s loses %u objects", node_name(c->in, worst), c->single_by_node[worst]);
+		SAY(i->risk, "losing %s loses %u objects", node_name(c->in, worst),
+		    c->single_by_node[worst]);
 	else if (!strcmp(code, "DATA_UNAVAILABLE"))
-		SAY(i->risk, "their reads and writes wait; nothing is lost as long as an in-sync replica comes back");
+		SAY(i->risk, "their reads and writes wait; nothing is lost as long as an in-sync "
+			     "replica comes back");
 	else
 		SAY(i->risk, "one more lost copy leaves them with a single one");
 	if (!i->caused_by[0])
@@ -426,12 +454,14 @@ static void check_data(struct ctx *c)
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
 		  c->unavailable_by_group);
 	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
-		  "have a single in-sync replica that can be reached", c->lost_by_node, c->lost_by_group);
-	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded, "have fewer copies than their policy",
-		  c->lost_by_node, c->lost_by_group);
+		  "have a single in-sync replica that can be reached", c->lost_by_node,
+		  c->lost_by_group);
+	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded,
+		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
 }
 
-/* ---- The whole --------------------------------------------------------------------------------- */
+/* ---- The whole ---------------------------------------------------------------------------------
+ */
 
 /* Errors first; roots before consequences; else the order of the rules. */
 static int rank(const struct health_item *i)
@@ -453,7 +483,7 @@ static void sort_items(struct health_report *r)
 
 void health_evaluate(const struct health_input *in, struct health_report *out)
 {
-	struct ctx c = { .in = in, .out = out };
+	struct ctx c = {.in = in, .out = out};
 
 	out->overall = HEALTH_OK;
 	out->count = 0;
@@ -474,7 +504,7 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 
 void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms)
 {
-	struct health_memory next = { .count = r->count };
+	struct health_memory next = {.count = r->count};
 
 	for (unsigned i = 0; i < r->count; i++) {
 		struct health_item *it = &r->item[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only file that knows evhttp and libevent's TLS. A request that waits for its answer is ours: when
- * its connection goes away meanwhile, evhttp detaches the request from it, and the reply frees it.
- * Must never let a TLS client in under a name that its certificate does not prove. */
+/* The only file that knows evhttp and libevent's TLS. A request that waits for its answer is ours:
+ * when its connection goes away meanwhile, evhttp detaches the request from it, and the reply frees
+ * it. Must never let a TLS client in under a name that its certificate does not prove. */
 #include <event2/buffer.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
@@ -41,7 +41,8 @@ struct pending {
 	char *path;
 };
 
-/* ---- Requests ---------------------------------------------------------------------------------- */
+/* ---- Requests ----------------------------------------------------------------------------------
+ */
 
 static const char *method_name(enum evhttp_cmd_type m)
 {
@@ -61,7 +62,8 @@ static const char *method_name(enum evhttp_cmd_type m)
 	}
 }
 
-static void send_answer(struct evhttp_request *ev, int status, const char *type, const char *body, size_t len)
+static void send_answer(struct evhttp_request *ev, int status, const char *type, const char *body,
+			size_t len)
 {
 	struct evbuffer *out = evbuffer_new();
 
@@ -77,16 +79,19 @@ static void peer_identity(struct evhttp_request *ev, char *out, size_t cap)
 {
 	struct evhttp_connection *conn = evhttp_request_get_connection(ev);
 
-	tls_native_peer_name(bufferevent_openssl_get_ssl(evhttp_connection_get_bufferevent(conn)), out, cap);
+	tls_native_peer_name(bufferevent_openssl_get_ssl(evhttp_connection_get_bufferevent(conn)),
+			     out, cap);
 }
 
 static void on_request(struct http_server *s, struct evhttp_request *ev, bool local)
 {
-	static const char busy[] = "{\"schema\":1,\"error\":\"BUSY\",\"message\":\"too many requests in flight; "
-				   "try again\"}\n";
+	static const char busy[] =
+		"{\"schema\":1,\"error\":\"BUSY\",\"message\":\"too many requests in flight; "
+		"try again\"}\n";
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
 	struct evbuffer *in = evhttp_request_get_input_buffer(ev);
-	const char *path = uri ? evhttp_uri_get_path(uri) : NULL, *query = uri ? evhttp_uri_get_query(uri) : NULL;
+	const char *path = uri ? evhttp_uri_get_path(uri) : NULL,
+		   *query = uri ? evhttp_uri_get_query(uri) : NULL;
 	struct pending *p;
 
 	if (s->destroying || s->requests >= s->cfg.requests_max) {
@@ -131,7 +136,8 @@ void http_reply(struct http_request *r, int status, const char *type, const char
 	free(p);
 }
 
-/* ---- Listening --------------------------------------------------------------------------------- */
+/* ---- Listening ---------------------------------------------------------------------------------
+ */
 
 struct http_server *http_create(const struct http_config *cfg)
 {
@@ -149,8 +155,8 @@ static struct evhttp *new_evhttp(struct http_server *s, void (*cb)(struct evhttp
 	evhttp_set_max_headers_size(h, HEADERS_MAX);
 	evhttp_set_max_body_size(h, (ev_ssize_t)s->cfg.body_max);
 	evhttp_set_timeout(h, (int)s->cfg.idle_timeout_s);
-	evhttp_set_allowed_methods(h, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_PUT | EVHTTP_REQ_PATCH |
-					      EVHTTP_REQ_DELETE);
+	evhttp_set_allowed_methods(h, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_PUT |
+					      EVHTTP_REQ_PATCH | EVHTTP_REQ_DELETE);
 	evhttp_set_gencb(h, cb, s);
 	return h;
 }
@@ -168,7 +174,7 @@ static bool socket_is_alive(const struct sockaddr_un *sa)
 
 static int bind_unix(const char *path)
 {
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	mode_t old;
 	int fd, rc = 0;
 

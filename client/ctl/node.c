@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes. A join is carried by this program between the new node's daemon, which keeps its key, and
+ * the cluster, which signs: neither daemon needs an HTTP client. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/ctl/ctl.h"
+#include "net/ca.h"
+
+static const struct verb *verb(const char *name)
+{
+	for (const struct verb *v = node_verbs; v->noun; v++)
+		if (!strcmp(v->verb, name))
+			return v;
+	return NULL;
+}
+
+static int node_invite(struct ctl *c, int argc, char **argv)
+{
+	const char *ttl = NULL;
+	const struct option_spec o[] = {{"--ttl", &ttl, NULL}};
+	struct json *body = NULL, *j;
+	uint64_t seconds;
+	int rc;
+
+	rc = ctl_args(verb("invite"), argc, argv, o, ARRAY_LEN(o), NULL, 0, 0);
+	if (rc != CTL_OK)
+		return rc;
+	if (ttl && (!ctl_duration_s(ttl, &seconds) || seconds < 1))
+		return ctl_usage("--ttl takes a time, e.g. 30m or 2h");
+	body = json_object_new();
+	if (ttl)
+		json_put_u64(body, "ttl_s", seconds);
+	rc = ctl_call(c, "POST", "/v1/node/invite", body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		puts(str_or(j, "token", "?"));
+	json_free(j);
+	return CTL_OK;
+}
+
+/* ---- join --------------------------------------------------------------------------------------
+ */
+
+/* The CA certificate of the cluster, in a file, known to be the one the token names. */
+static int fetch_verified_ca(struct ctl *c, const char *address, const char *sha256, char path[64])
+{
+	CLEANUP(free_ptr) char *pem = NULL;
+	char have[65] = "";
+	int fd, rc;
+	bool written;
+
+	rc = ctl_fetch_ca(c, address, &pem);
+	if (rc != CTL_OK)
+		return rc;
+	snprintf(path, 64, "/tmp/ashlar-ca.XXXXXX");
+	fd = mkstemp(path);
+	written = fd >= 0 && write(fd, pem, strlen(pem)) == (ssize_t)strlen(pem);
+	if (fd >= 0)
+		close(fd);
+	if (written && ca_fingerprint(path, have) == 0 && !strcmp(have, sha256))
+		return CTL_OK;
+	if (fd >= 0)
+		unlink(path);
+	if (!written)
+		return ctl_error(c, CTL_REFUSED, "EIO", "cannot write a temporary file in /tmp");
+	return ctl_error(c, CTL_REFUSED, "AUTH",
+			 "%s shows a CA that is not the one of the invitation: it is another "
+			 "cluster, or somebody is in between; nothing was sent",
+			 address);
+}
+
+static int join_over(struct ctl *c, const struct json *prepared, struct json **answer)
+{
+	const char *address = json_str(prepared, "admin"),
+		   *sha256 = json_str(prepared, "ca_sha256");
+	const struct json *request = json_get(prepared, "request");
+	char ca[64];
+	int rc;
+
+	if (!address || !sha256 || !request)
+		return ctl_error(c, CTL_REFUSED, "PROTOCOL",
+				 "ashlard answered without a request: other version?");
+	rc = fetch_verified_ca(c, address, sha256, ca);
+	if (rc != CTL_OK)
+		return rc;
+	rc = ctl_call_joining(c, address, ca, "POST", "/v1/node/join-request", json_dup(request),
+			      answer);
+	unlink(ca);
+	return rc;
+}
+
+static int read_token(const char *word, char *line, size_t cap)
+{
+	if (strcmp(word, "-")) {
+		snprintf(line, cap, "%s", word);
+		return strlen(word) < cap ? CTL_OK : ctl_usage("the token is too long");
+	}
+	if (!fgets(line, (int)cap, stdin))
+		return ctl_usage("no token on standard input");
+	line[strcspn(line, "\r\n")] = '\0';
+	return CTL_OK;
+}
+
+static int node_join(struct ctl *c, int argc, char **argv)
+{
+	const char *word;
+	struct json *body, *prepared, *answer, *j;
+	char token[4096];
+	int rc;
+
+	rc = ctl_args(verb("join"), argc, argv, NULL, 0, &word, 1, 1);
+	if (rc == CTL_OK)
+		rc = read_token(word, token, sizeof(token));
+	if (rc != CTL_OK)
+		return rc;
+	body = json_object_new();
+	json_put_str(body, "token", token);
+	rc = ctl_call(c, "POST", "/v1/node/join-prepare", body, &prepared);
+	if (rc != CTL_OK)
+		return rc;
+	rc = join_over(c, prepared, &answer);
+	json_free(prepared);
+	if (rc != CTL_OK)
+		return rc;
+	rc = ctl_call(c, "POST", "/v1/node/join-finish", answer, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		printf("joined cluster %s as node %" PRIu64 ", %s\nnext: ashlar diskgroup add …\n",
+		       str_or(j, "cluster", "?"), json_u64(j, "number", 0), str_or(j, "node", "?"));
+	json_free(j);
+	return CTL_OK;
+}
+
+/* ---- list, show --------------------------------------------------------------------------------
+ */
+
+static void roles_text(const struct json *n, char out[8])
+{
+	const struct json *roles = json_get(n, "roles");
+	size_t k = 0;
+
+	for (size_t i = 0; i < json_len(roles) && k < 6; i++)
+		out[k++] = json_as_str(json_at(roles, i)) ? json_as_str(json_at(roles, i))[0] : '?';
+	out[k] = '\0';
+}
+
+static const char *facts_text(const struct json *n, char out[32])
+{
+	char age[24];
+
+	if (!strcmp(str_or(n, "facts", "none"), "live"))
+		return "live";
+	if (!json_has(n, "facts_age_ms") || !strcmp(str_or(n, "facts", "none"), "none"))
+		return "none";
+	snprintf(out, 32, "%s old", age_text(json_u64(n, "facts_age_ms", 0) / 1000, age));
+	return out;
+}
+
+static int node_list(struct ctl *c, int argc, char **argv)
+{
+	static const char *const head[] = {"#",      "NAME",    "STATE",     "UP",
+					   "RAFT",   "ROLES",   "FAULT SET", "ADDRESS",
+					   "GROUPS", "VERSION", "FACTS"};
+	const struct json *list;
+	struct json *j;
+	struct table t;
+	int rc;
+
+	rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
+	if (rc == CTL_OK)
+		rc = ctl_call(c, "GET", "/v1/nodes", NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json) {
+		print_json(j);
+		json_free(j);
+		return CTL_OK;
+	}
+	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 8, head);
+	list = json_get(j, "nodes");
+	for (size_t i = 0; i < json_len(list); i++) {
+		const struct json *n = json_at(list, i);
+		char roles[8], facts[32];
+
+		roles_text(n, roles);
+		table_add(&t, "%" PRIu64, json_u64(n, "number", 0));
+		table_add(&t, "%s", str_or(n, "name", "?"));
+		table_add(&t, "%s", str_or(n, "state", "?"));
+		table_add(&t, "%s", json_bool(n, "up", false) ? "yes" : "NO");
+		table_add(&t, "%s", json_bool(n, "voter", false) ? "voter" : "-");
+		table_add(&t, "%s", roles);
+		table_add(&t, "%s", str_or(n, "fault_set", "-"));
+		table_add(&t, "%s", str_or(n, "address", "-"));
+		table_add(&t, "%" PRIu64, json_u64(n, "diskgroups", 0));
+		table_add(&t, "%s", str_or(n, "version", "?"));
+		table_add(&t, "%s", facts_text(n, facts));
+	}
+	table_print(&t);
+	print_source(j);
+	json_free(j);
+	return CTL_OK;
+}
+
+static void print_node(const struct json *n)
+{
+	char text[24], roles[8], facts[32];
+
+	roles_text(n, roles);
+	printf("node        %s (number %" PRIu64 ", %s)\n", str_or(n, "name", "?"),
+	       json_u64(n, "number", 0), str_or(n, "uuid", "?"));
+	printf("state       %s, %s%s\n", str_or(n, "state", "?"),
+	       json_bool(n, "up", false) ? "up" : "NOT REACHABLE",
+	       json_bool(n, "voter", false) ? ", voter" : "");
+	printf("roles       %s   fault set %s   shards %" PRIu64 "   incarnation %" PRIu64 "\n",
+	       roles, str_or(n, "fault_set", "-"), json_u64(n, "shards", 0),
+	       json_u64(n, "incarnation", 0));
+	printf("addresses   peers %s   admin %s\n", str_or(n, "address", "-"),
+	       str_or(n, "admin", "none"));
+	printf("version     %s\n", str_or(n, "version", "?"));
+	if (json_has(n, "up_s"))
+		printf("process     up %s, resident ", age_text(json_u64(n, "up_s", 0), text));
+	if (json_has(n, "up_s"))
+		printf("%s\n", bytes_text(json_u64(n, "resident_bytes", 0), text));
+	printf("disk groups %" PRIu64 "\n", json_u64(n, "diskgroups", 0));
+	printf("facts       %s\n", facts_text(n, facts));
+}
+
+static int node_show(struct ctl *c, int argc, char **argv)
+{
+	const char *name;
+	struct json *j;
+	int rc;
+
+	rc = ctl_args(verb("show"), argc, argv, NULL, 0, &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	CLEANUP(free_ptr) char *segment = ctl_escape(name);
+	CLEANUP(free_ptr) char *path = xasprintf("/v1/nodes/%s", segment);
+
+	rc = ctl_call(c, "GET", path, NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		print_node(j);
+	json_free(j);
+	return CTL_OK;
+}
+
+const struct verb node_verbs[] = {
+	{"node", "list", "", "Lists the nodes of the cluster.\n\nExample: ashlar node list",
+	 node_list},
+	{"node", "show", "NAME", "Shows one node.\n\nExample: ashlar node show n2 -o json",
+	 node_show},
+	{"node", "invite", "[--ttl TIME]",
+	 "Prints a one-time token with which a new node can join (default: good for 30 "
+	 "minutes).\n\n"
+	 "The token holds a secret: hand it on as you would a password, best through a pipe.\n\n"
+	 "Example: ashlar node invite | ssh n2 ashlar node join -",
+	 node_invite},
+	{"node", "join", "TOKEN|-",
+	 "Makes this node a member of the cluster that made the token (-: read it from standard "
+	 "input).\n\n"
+	 "Run as root on the new node, whose ashlard is running and unclaimed. Its private key "
+	 "never leaves it.\n"
+	 "A join that was interrupted can be repeated with a new token.\n\n"
+	 "Example: ashlar node join eyJ2IjoxLC…",
+	 node_join},
+	{NULL},
+};

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl/ctl.h"
+
+static const struct verb *verb(const char *name)
+{
+	for (const struct verb *v = volume_verbs; v->noun; v++)
+		if (!strcmp(v->verb, name))
+			return v;
+	return NULL;
+}
+
+static char *volume_path(const char *name, const char *more)
+{
+	CLEANUP(free_ptr) char *segment = ctl_escape(name);
+
+	return xasprintf("/v1/volumes/%s%s", segment, more);
+}
+
+static int print_done(struct ctl *c, int rc, struct json *j)
+{
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		printf("volume %s %s\n", str_or(j, "name", "?"), str_or(j, "done", "done"));
+	json_free(j);
+	return CTL_OK;
+}
+
+/* "on", "off", or nothing given. */
+static int put_switch(struct json *body, const char *key, const char *text)
+{
+	if (!text)
+		return CTL_OK;
+	if (strcmp(text, "on") && strcmp(text, "off"))
+		return ctl_usage("--%s takes on or off", key);
+	json_put_bool(body, key, !strcmp(text, "on"));
+	return CTL_OK;
+}
+
+static int put_number(struct json *body, const char *key, const char *option, const char *text)
+{
+	uint64_t v;
+
+	if (!text)
+		return CTL_OK;
+	if (!ctl_number(text, 255, &v))
+		return ctl_usage("%s takes a number", option);
+	json_put_u64(body, key, v);
+	return CTL_OK;
+}
+
+static int put_size(struct json *body, const char *text)
+{
+	uint64_t size;
+
+	if (!ctl_size(text, &size) || size == 0)
+		return ctl_usage(
+			"\"%s\" is not a size; write e.g. 512M, 10G or 1.5T (powers of 1024)",
+			text);
+	if (size % 4096)
+		return ctl_usage("%s is not a multiple of 4096 bytes", text);
+	json_put_u64(body, "size_bytes", size);
+	return CTL_OK;
+}
+
+static int volume_create(struct ctl *c, int argc, char **argv)
+{
+	const char *name, *size = NULL, *copies = NULL, *min = NULL, *compression = NULL,
+			  *dedup = NULL;
+	const struct option_spec o[] = {{"--size", &size, NULL},
+					{"--copies", &copies, NULL},
+					{"--min-in-sync", &min, NULL},
+					{"--compression", &compression, NULL},
+					{"--dedup", &dedup, NULL}};
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(verb("create"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	if (!size)
+		return ctl_usage("volume create: --size is needed, e.g. --size 10G");
+	body = json_object_new();
+	json_put_str(body, "name", name);
+	rc = put_size(body, size);
+	if (rc == CTL_OK)
+		rc = put_number(body, "copies", "--copies", copies);
+	if (rc == CTL_OK)
+		rc = put_number(body, "min_in_sync", "--min-in-sync", min);
+	if (rc == CTL_OK)
+		rc = put_switch(body, "compression", compression);
+	if (rc == CTL_OK)
+		rc = put_switch(body, "dedup", dedup);
+	if (rc != CTL_OK) {
+		json_free(body);
+		return rc;
+	}
+	rc = ctl_call(c, "POST", "/v1/volumes", body, &j);
+	return print_done(c, rc, j);
+}
+
+static int volume_set(struct ctl *c, int argc, char **argv)
+{
+	const char *name, *min = NULL, *compression = NULL, *dedup = NULL;
+	const struct option_spec o[] = {{"--min-in-sync", &min, NULL},
+					{"--compression", &compression, NULL},
+					{"--dedup", &dedup, NULL}};
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(verb("set"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	if (!min && !compression && !dedup)
+		return ctl_usage("volume set: nothing to change");
+	body = json_object_new();
+	rc = put_number(body, "min_in_sync", "--min-in-sync", min);
+	if (rc == CTL_OK)
+		rc = put_switch(body, "compression", compression);
+	if (rc == CTL_OK)
+		rc = put_switch(body, "dedup", dedup);
+	if (rc != CTL_OK) {
+		json_free(body);
+		return rc;
+	}
+	CLEANUP(free_ptr) char *path = volume_path(name, "");
+
+	rc = ctl_call(c, "PATCH", path, body, &j);
+	return print_done(c, rc, j);
+}
+
+static int volume_resize(struct ctl *c, int argc, char **argv)
+{
+	const char *words[2];
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(verb("resize"), argc, argv, NULL, 0, words, 2, 2);
+	if (rc != CTL_OK)
+		return rc;
+	body = json_object_new();
+	rc = put_size(body, words[1]);
+	if (rc != CTL_OK) {
+		json_free(body);
+		return rc;
+	}
+	CLEANUP(free_ptr) char *path = volume_path(words[0], "/resize");
+
+	rc = ctl_call(c, "POST", path, body, &j);
+	return print_done(c, rc, j);
+}
+
+/* On a terminal the name is typed again; elsewhere --yes says that somebody thought about it. */
+static int confirm(const char *name, bool yes)
+{
+	char line[128];
+
+	if (yes)
+		return CTL_OK;
+	fprintf(stderr, "All data of volume %s will be lost. Type its name to go on: ", name);
+	if (!fgets(line, sizeof(line), stdin))
+		return ctl_usage("volume delete: not confirmed; --yes confirms without asking");
+	line[strcspn(line, "\r\n")] = '\0';
+	return strcmp(line, name) ? ctl_usage("volume delete: not confirmed") : CTL_OK;
+}
+
+static int volume_delete(struct ctl *c, int argc, char **argv)
+{
+	const char *name;
+	bool yes = false;
+	const struct option_spec o[] = {{"--yes", NULL, &yes}};
+	struct json *j;
+	int rc;
+
+	rc = ctl_args(verb("delete"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc == CTL_OK)
+		rc = confirm(name, yes);
+	if (rc != CTL_OK)
+		return rc;
+	CLEANUP(free_ptr) char *path = volume_path(name, "");
+
+	rc = ctl_call(c, "DELETE", path, NULL, &j);
+	return print_done(c, rc, j);
+}
+
+static int volume_list(struct ctl *c, int argc, char **argv)
+{
+	static const char *const head[] = {"NAME",   "SIZE",        "COPIES", "OBJECTS",
+					   "HEALTH", "COMPRESSION", "DEDUP",  "ATTACHED BY"};
+	const struct json *list;
+	struct json *j;
+	struct table t;
+	int rc;
+
+	rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
+	if (rc == CTL_OK)
+		rc = ctl_call(c, "GET", "/v1/volumes", NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json) {
+		print_json(j);
+		json_free(j);
+		return CTL_OK;
+	}
+	table_init(&t, ARRAY_LEN(head), 1u << 1 | 1u << 2 | 1u << 3, head);
+	list = json_get(j, "volumes");
+	for (size_t i = 0; i < json_len(list); i++) {
+		const struct json *v = json_at(list, i), *a = json_get(v, "attachments");
+		char size[24];
+
+		table_add(&t, "%s", str_or(v, "name", "?"));
+		table_add(&t, "%s", bytes_text(json_u64(v, "size_bytes", 0), size));
+		table_add(&t, "%" PRIu64, json_u64(v, "copies", 0));
+		table_add(&t, "%" PRIu64, json_u64(json_get(v, "object_counts"), "total", 0));
+		table_add(&t, "%s", str_or(v, "health", "?"));
+		table_add(&t, "%s", json_bool(v, "compression", false) ? "on" : "off");
+		table_add(&t, "%s", json_bool(v, "dedup", false) ? "on" : "off");
+		table_add(&t, "%s", json_len(a) ? str_or(json_at(a, 0), "holder", "?") : "-");
+	}
+	table_print(&t);
+	print_source(j);
+	json_free(j);
+	return CTL_OK;
+}
+
+static void print_objects(const struct json *v)
+{
+	static const char *const head[] = {"OBJECT", "EPOCH", "PRIMARY", "STATE", "REPLICAS"};
+	const struct json *list = json_get(v, "objects");
+	struct table t;
+
+	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 1, head);
+	for (size_t i = 0; i < json_len(list); i++) {
+		const struct json *o = json_at(list, i), *r = json_get(o, "replicas");
+		char text[512] = "";
+		size_t n = 0;
+
+		for (size_t k = 0; k < json_len(r) && n < sizeof(text) - 128; k++) {
+			const struct json *x = json_at(r, k);
+			uint64_t left = json_u64(x, "pages_to_copy", 0);
+
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s/%" PRIu64 " %s",
+					      k ? ", " : "", str_or(x, "node", "?"),
+					      json_u64(x, "group", 0), str_or(x, "state", "?"));
+			if (left)
+				n += (size_t)snprintf(text + n, sizeof(text) - n,
+						      " (%" PRIu64 " pages left)", left);
+			if (!json_bool(x, "reachable", false))
+				n += (size_t)snprintf(text + n, sizeof(text) - n, " UNREACHABLE");
+		}
+		table_add(&t, "%" PRIu64, json_u64(o, "index", 0));
+		table_add(&t, "%" PRIu64, json_u64(o, "epoch", 0));
+		table_add(&t, "%s", str_or(o, "primary", "-"));
+		table_add(&t, "%s", str_or(o, "state", "?"));
+		table_add(&t, "%s", text);
+	}
+	table_print(&t);
+}
+
+static void print_volume(const struct json *v)
+{
+	const struct json *a = json_get(v, "attachments"), *n = json_get(v, "object_counts");
+	char text[24];
+
+	printf("volume      %s (%s)\n", str_or(v, "name", "?"), str_or(v, "uuid", "?"));
+	printf("size        %s (%" PRIu64 " bytes), thin\n",
+	       bytes_text(json_u64(v, "size_bytes", 0), text), json_u64(v, "size_bytes", 0));
+	printf("policy      %" PRIu64 " copies, at least %" PRIu64
+	       " in-sync; compression %s, dedup %s\n",
+	       json_u64(v, "copies", 0), json_u64(v, "min_in_sync", 1),
+	       json_bool(v, "compression", false) ? "on" : "off",
+	       json_bool(v, "dedup", false) ? "on" : "off");
+	printf("health      %s: of %" PRIu64 " objects %" PRIu64 " full, %" PRIu64
+	       " degraded, %" PRIu64 " with a single copy, %" PRIu64 " unavailable\n",
+	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "full", 0),
+	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),
+	       json_u64(n, "unavailable", 0));
+	printf("layout      objects of %s, stripe over %" PRIu64 "\n",
+	       bytes_text(json_u64(v, "object_size_bytes", 0), text),
+	       json_u64(v, "stripe_count", 1));
+	if (!json_len(a))
+		printf("attached    no\n");
+	for (size_t i = 0; i < json_len(a); i++)
+		printf("attached    %s by %s\n", str_or(json_at(a, i), "mode", "?"),
+		       str_or(json_at(a, i), "holder", "?"));
+}
+
+static int volume_show(struct ctl *c, int argc, char **argv)
+{
+	const char *name;
+	bool brief = false;
+	const struct option_spec o[] = {{"--brief", NULL, &brief}};
+	struct json *j;
+	int rc;
+
+	rc = ctl_args(verb("show"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	CLEANUP(free_ptr) char *path = volume_path(name, "");
+
+	rc = ctl_call(c, "GET", path, NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json) {
+		print_json(j);
+	} else {
+		print_volume(j);
+		if (!brief)
+			print_objects(j);
+		print_source(j);
+	}
+	json_free(j);
+	return CTL_OK;
+}
+
+const struct verb volume_verbs[] = {
+	{"volume", "create",
+	 "NAME --size SIZE [--copies N] [--min-in-sync N] [--compression on|off] [--dedup on|off]",
+	 "Makes a thin-provisioned volume (default: 2 copies, no data reduction).\n\n"
+	 "Copies go to different fault sets. Sizes are powers of 1024. Writes stop while fewer "
+	 "than --min-in-sync\n"
+	 "copies can be written (default 1).\n\n"
+	 "Example: ashlar volume create vm1 --size 100G --copies 2 --compression on",
+	 volume_create},
+	{"volume", "list", "", "Lists the volumes.\n\nExample: ashlar volume list", volume_list},
+	{"volume", "show", "NAME [--brief]",
+	 "Shows a volume: policy, health, attachment, and where each object's replicas are.\n\n"
+	 "Example: ashlar volume show vm1",
+	 volume_show},
+	{"volume", "resize", "NAME SIZE",
+	 "Gives a volume a new size; a mounted guest sees it through NBD.\n\nExample: ashlar "
+	 "volume resize vm1 200G",
+	 volume_resize},
+	{"volume", "set", "NAME [--min-in-sync N] [--compression on|off] [--dedup on|off]",
+	 "Changes a volume's policy; it holds for what is written from then on.\n\n"
+	 "Example: ashlar volume set vm1 --compression on",
+	 volume_set},
+	{"volume", "delete", "NAME [--yes]",
+	 "Deletes a volume and its data. An attached volume is refused.\n\nExample: ashlar volume "
+	 "delete vm1 --yes",
+	 volume_delete},
+	{NULL},
+};
