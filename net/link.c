@@ -124,12 +124,13 @@ static void greet_welcome(struct link *k, const struct wire_hello *peer)
 		return;
 	}
 	if (!peer_is_genuine(k, peer)) {
-		log_warn("net", "another node answers at this address", "peer=%s identity=\"%s\" expected=\"%s\"",
+		log_warn("net", "another node answers at this address",
+			 "peer=%s identity=\"%s\" expected=\"%s\"",
 			 k->address, conn_peer_name(c), k->tls_name ? k->tls_name : "the node it names");
 		greet_end(k, -ERR_AUTH, NULL);
 		return;
 	}
-	if (k->hello.flags & peer->flags & HELLO_PLAIN)
+	if (wire_leaves_tls(&k->hello, peer))
 		conn_plain_now(c);
 	else
 		conn_tls_stays(c);

@@ -86,7 +86,7 @@ static void handover_arrive(struct post *p)
 	wire_hello_encode(&d->welcome, &w);
 	CHECK(!w.bad);
 	conn_send(c, OP_WELCOME, 0, body, (uint32_t)w.len, NULL, 0);
-	if (h->peer.flags & d->welcome.flags & HELLO_PLAIN)
+	if (wire_leaves_tls(&h->peer, &d->welcome))
 		conn_plain_after_send(c);
 	else
 		conn_tls_stays(c);
@@ -364,7 +364,8 @@ struct listener *listener_create(const struct listener_config *cfg)
 	int fd = socket_bind(cfg->address, &port);
 
 	if (fd < 0) {
-		log_error("net", "cannot listen: the address must be numeric host:port of this host, and free",
+		log_error("net",
+			  "cannot listen: the address must be numeric host:port of this host, and free",
 			  "address=\"%s\" error=%s reason=\"%s\"", cfg->address, err_name(fd),
 			  err_text(fd));
 		return NULL;

@@ -12,7 +12,7 @@ struct listener;
  * accepted() is called with a conn on that loop, which has sent WELCOME (`welcome`, filled in by the
  * user) already. accepted() sets its ops with conn_set, or closes it. The loop and what `data` points
  * to must outlive the hand-over. The version range of `welcome` is filled in by the listener; TLS is
- * left after WELCOME when both hellos have HELLO_PLAIN. */
+ * left after WELCOME when both hellos have HELLO_PLAIN and the connection is one for data. */
 struct accept_decision {
 	struct loop *loop;
 	struct buf_pool *pool;

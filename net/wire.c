@@ -137,6 +137,12 @@ unsigned wire_version_common(const struct wire_hello *a, const struct wire_hello
 	return low <= high ? high : 0;
 }
 
+bool wire_leaves_tls(const struct wire_hello *hello, const struct wire_hello *welcome)
+{
+	return (hello->kind == HELLO_DATA || hello->kind == HELLO_CLIENT_DATA) &&
+	       (hello->flags & welcome->flags & HELLO_PLAIN);
+}
+
 const char *wire_refuse_name(uint16_t reason)
 {
 	static const char *const names[] = {

@@ -127,4 +127,7 @@ void wire_refusal_encode(const struct wire_refusal *f, struct writer *w);
 int wire_refusal_decode(struct reader *r, struct wire_refusal *out) MUST_USE;
 /* The protocol version two sides speak: the highest both know, 0 if there is none. */
 unsigned wire_version_common(const struct wire_hello *a, const struct wire_hello *b);
+/* Both sides ask for plain, on a data connection: control connections carry keys and commands and
+ * always stay under TLS. */
+bool wire_leaves_tls(const struct wire_hello *hello, const struct wire_hello *welcome);
 const char *wire_refuse_name(uint16_t reason);

@@ -83,6 +83,25 @@ TEST(wire, hello_of_the_future_can_be_answered)
 	EXPECT_EQ(back.flags, HELLO_PLAIN);
 }
 
+TEST(wire, only_data_connections_leave_tls)
+{
+	struct wire_hello welcome = hello, asks = hello;
+
+	EXPECT(wire_leaves_tls(&asks, &welcome));
+	asks.kind = HELLO_CLIENT_DATA;
+	EXPECT(wire_leaves_tls(&asks, &welcome));
+	welcome.flags = 0;
+	EXPECT(!wire_leaves_tls(&asks, &welcome));
+	welcome.flags = HELLO_PLAIN;
+	asks.kind = HELLO_CONTROL;
+	EXPECT(!wire_leaves_tls(&asks, &welcome));
+	asks.kind = HELLO_CLIENT_CONTROL;
+	EXPECT(!wire_leaves_tls(&asks, &welcome));
+	asks.kind = HELLO_DATA;
+	asks.flags = 0;
+	EXPECT(!wire_leaves_tls(&asks, &welcome));
+}
+
 TEST(wire, hello_fields_are_checked)
 {
 	static const struct {
