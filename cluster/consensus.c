@@ -53,6 +53,7 @@
 
 #define HEARTBEAT_MS 50
 #define ELECTION_MS 500
+#define INSTALL_MS 3000 /* a lost snapshot is sent again: one of 4 MiB takes a fraction of it */
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 2048
 #define INBOX_MAX 1024
@@ -501,6 +502,7 @@ static int start_raft(struct consensus *c)
 	CHECK(raft_init(&c->raft, &c->io, &c->fsm, c->cfg.id, c->address) == 0);
 	raft_set_heartbeat_timeout(&c->raft, c->cfg.heartbeat_ms ? c->cfg.heartbeat_ms : HEARTBEAT_MS);
 	raft_set_election_timeout(&c->raft, c->cfg.election_ms ? c->cfg.election_ms : ELECTION_MS);
+	raft_set_install_snapshot_timeout(&c->raft, INSTALL_MS);
 	raft_set_snapshot_threshold(&c->raft, c->env->snapshot_threshold ? c->env->snapshot_threshold :
 									   SNAPSHOT_THRESHOLD);
 	raft_set_snapshot_trailing(&c->raft, c->env->snapshot_trailing ? c->env->snapshot_trailing :

@@ -99,11 +99,12 @@ bool guard_x3_strip_committed(const struct consensus *c, struct raft_message *m)
 		a->prev_log_index += k;
 		a->prev_log_term = a->entries[k - 1].term;
 		a->n_entries -= k;
-		memmove(a->entries, a->entries + k, a->n_entries * sizeof(*a->entries));
 		if (a->n_entries == 0) {
 			raft_free(batch);
 			raft_free(a->entries);
 			a->entries = NULL;
+		} else {
+			memmove(a->entries, a->entries + k, a->n_entries * sizeof(*a->entries));
 		}
 	}
 	/* Unknown here: nothing can be checked. A higher term must still be heard of; libraft then

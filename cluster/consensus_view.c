@@ -90,7 +90,8 @@ static void conf_drop_before(struct log_view *v, uint64_t first)
 	while (gone < v->conf_count && v->conf[gone].index < first)
 		raft_configuration_close(&v->conf[gone++].conf);
 	v->conf_count -= gone;
-	memmove(v->conf, v->conf + gone, v->conf_count * sizeof(*v->conf));
+	if (v->conf_count)
+		memmove(v->conf, v->conf + gone, v->conf_count * sizeof(*v->conf));
 }
 
 void view_compact(struct log_view *v, uint64_t index, unsigned trailing)
