@@ -7,6 +7,7 @@
  * only committer and runs GC. Only RocksDB callers are that thread and the blocking pool. */
 #pragma once
 
+#include "node/base/bytes.h"
 #include "store/device.h"
 #include "store/store.h"
 
@@ -43,7 +44,7 @@ struct tier_object {
 void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg);
 
 /* A decoded map page. Blocks in no mask are holes. */
-enum map_kind { MAP_HOLE = 0, MAP_ZERO = 1, MAP_RAW = 2, MAP_LZ4 = 3, MAP_SHARED = 4, MAP_DAMAGED = 5 };
+enum map_kind { MAP_HOLE = 0, MAP_ZERO = 1, MAP_RAW = 2, MAP_LZ4 = 3, MAP_SHARE = 4, MAP_DAMAGED = 5 };
 struct map_entry {
 	uint64_t word; /* kind 3 bits · units−1 6 · location 43 · spare 12, as stored */
 	uint64_t fp64;
@@ -61,7 +62,8 @@ struct tier_page {
 	uint64_t object;
 	uint32_t page;
 	struct map_page out;
-	void *impl;
+	struct list link; /* private */
+	bool fresh;	  /* private: past the cache */
 };
 int tier_page_get(struct tier *t, unsigned shard, struct tier_page *op, struct wait *w) MUST_USE;
 /* Which pages of a region exist (RAM). A page in the mask that is not found is corruption (I11). */
@@ -78,9 +80,9 @@ struct tier_read {
 	unsigned first, count;
 	const struct map_page *map; /* what tier_page_get gave; stays valid until the resume */
 	uint8_t *dest;
-	struct fp128 *fps; /* array of count */
-	uint64_t bad;	   /* out */
-	void *impl;
+	struct fp128 *fps; /* array of count, or NULL */
+	uint64_t bad;	   /* out; their bytes in dest are zeros. Bad blocks are no error of the call */
+	struct list link;  /* private */
 };
 int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait *w) MUST_USE;
 
@@ -101,6 +103,8 @@ struct destage_page {
 	bool compression, dedup;
 	unsigned count, first; /* range in destage_batch.blocks */
 	struct map_page result; /* out: the page as committed */
+	struct version old;	/* private */
+	bool skipped;		/* private: nothing was new in it, or the replica is gone */
 };
 struct destage_header {
 	uint64_t object;

@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collecting segments: the blocks of a victim that the map still names are verified and appended
+ * again, in steps of one commit each. It must never copy a block it has not verified (I12), nor hand
+ * out a segment while a read begun before its freeing may still be in it (I10). */
+#include <stdlib.h>
+
+#include "store/codec.h"
+#include "store/tier_internal.h"
+
+#define WORK_MAX (GC_STEP_BLOCKS + UNIT_ENTRIES_MAX)
+#define MAP_STEP_ROWS 4096u
+
+/* ---- Waiting for readers ----------------------------------------------------------------------- */
+
+static bool readers_gone(struct tier *t, unsigned parity)
+{
+	for (unsigned i = 0; i < t->shard_count; i++)
+		if (atomic_load(&t->shards[i].readers[parity]))
+			return false;
+	return true;
+}
+
+/* Freed segments become free in two steps: new reads are sent to the other counter, then the old
+ * counter runs empty. */
+void grace_poll(struct tier *t, bool wait)
+{
+	for (;;) {
+		if (t->seg.draining_count) {
+			unsigned old = !atomic_load(&t->parity);
+			bool gone = readers_gone(t, old);
+
+			if (!gone && wait) {
+				pthread_mutex_lock(&t->lock);
+				atomic_store(&t->grace_wanted, true);
+				while (!(gone = readers_gone(t, old)) && !t->stopping)
+					pthread_cond_wait(&t->more, &t->lock);
+				atomic_store(&t->grace_wanted, false);
+				pthread_mutex_unlock(&t->lock);
+			}
+			if (!gone)
+				return;
+			segments_reclaim(&t->seg);
+		}
+		if (!t->seg.freed_count)
+			return;
+		memcpy(t->seg.draining, t->seg.freed, t->seg.freed_count * sizeof(uint32_t));
+		t->seg.draining_count = t->seg.freed_count;
+		t->seg.freed_count = 0;
+		atomic_store(&t->parity, !atomic_load(&t->parity));
+	}
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------------- */
+
+bool gc_wanted(const struct tier *t, bool urgent)
+{
+	const struct segments *s = &t->seg;
+	uint32_t avail = s->free + s->freed_count + s->draining_count;
+
+	if (urgent)
+		return avail < MAX(s->total / 20, s->reserve + 1);
+	return avail < MAX(s->total / 10, s->reserve + 3);
+}
+
+static bool victim_valid(struct tier *t)
+{
+	struct segment *seg = t->gc.active ? segment_by_id(&t->seg, t->gc.victim) : NULL;
+
+	return seg && seg->state == SEGMENT_SEALED && seg->generation == t->gc.generation &&
+	       !t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev->failed;
+}
+
+static bool victim_pick(struct tier *t)
+{
+	struct segments *s = &t->seg;
+	double best = 0;
+
+	t->gc.active = false;
+	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
+		if (!s->dev[d].dev || s->dev[d].dev->failed)
+			continue;
+		for (uint32_t n = 0; n < s->dev[d].count; n++) {
+			struct segment *seg = &s->dev[d].seg[n];
+			double u = (double)seg->live / (double)s->segment_size, score;
+
+			if (seg->state != SEGMENT_SEALED || u >= 0.95)
+				continue;
+			score = (1 - u) * (double)(s->generation - seg->generation + 1) / (1 + u);
+			if (score > best) {
+				best = score;
+				t->gc.active = true;
+				t->gc.victim = d << SEGMENT_DEVICE_SHIFT | n;
+				t->gc.generation = seg->generation;
+			}
+		}
+	}
+	t->gc.pos = SEGMENT_HEADER_SIZE;
+	t->gc.window_len = 0;
+	t->gc.walk_map = false;
+	memset(t->gc.key, 0, sizeof(t->gc.key));
+	return t->gc.active;
+}
+
+/* ---- Moving a block ---------------------------------------------------------------------------- */
+
+static struct work_page *work_find(struct tier *t, uint64_t object, uint32_t page, bool create)
+{
+	uint64_t h = hash_u64(object * 0x9e3779b97f4a7c15ull + page);
+	struct work_page *w;
+	struct tobj *o;
+
+	for (struct hnode *n = hmap_first(&t->round, h); n; n = hmap_next(n)) {
+		w = container_of(n, struct work_page, node);
+		if (w->o->id == object && w->index == page)
+			return w;
+	}
+	o = create && t->gc.work_count < WORK_MAX ? tobj_find(t, object) : NULL;
+	if (!o)
+		return NULL;
+	w = &t->gc.work[t->gc.work_count];
+	*w = (struct work_page){ .o = o, .index = page, .page = &t->gc.pages[t->gc.work_count] };
+	t->gc.work_count++;
+	hmap_insert(&t->round, &w->node, h);
+	return w;
+}
+
+static bool stored_matches(unsigned kind, unsigned units, const void *stored, uint64_t fp64,
+			   struct fp128 *fp)
+{
+	uint8_t plain[BLOCK_SIZE];
+
+	if (kind == MAP_LZ4) {
+		if (codec_decompress(stored, units, plain))
+			return false;
+		stored = plain;
+	}
+	*fp = hash_block(stored);
+	return fp->lo == fp64;
+}
+
+/* stored: its bytes, or NULL when they could not be read. */
+static int block_move(struct tier *t, struct work_page *w, unsigned index, const uint8_t *stored,
+		      struct version version)
+{
+	struct map_entry old = w->page->entry[index], *e = &w->page->entry[index];
+	unsigned kind = map_entry_kind(old.word), units = map_entry_units(old.word);
+	struct unit_entry u = { .object = w->o->id, .gen = w->o->gen, .version = version,
+				.block = w->index * PAGE_BLOCKS + index };
+	bool good = stored && stored_matches(kind, units, stored, old.fp64, &u.fp);
+
+	txn_entry_clear(t, w, index);
+	e->fp64 = old.fp64;
+	atomic_fetch_add_explicit(&t->gc_blocks, 1, memory_order_relaxed);
+	if (good) {
+		txn_entry_set(t, w, index, kind, units);
+		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, e);
+	}
+	log_error("tier", "a stored block is bad; it is damaged here until another replica repairs it",
+		  "object=%llu block=%u device=%u offset=%llu", (unsigned long long)w->o->id, u.block,
+		  map_entry_device(old.word), (unsigned long long)map_entry_offset(old.word));
+	atomic_fetch_add(&t->corrupt_blocks, 1);
+	e->word = MAP_DAMAGED;
+	txn_entry_set(t, w, index, MAP_DAMAGED, 1);
+	return 0;
+}
+
+static bool entry_is(const struct work_page *w, unsigned index, uint64_t word)
+{
+	return w->page->mask >> index & 1 && w->page->entry[index].word == word &&
+	       !(w->changed >> index & 1);
+}
+
+/* ---- Walking the units of the victim ----------------------------------------------------------- */
+
+/* The unit at gc.pos, whole, in memory; NULL: none there (the end, or damage). */
+static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
+{
+	struct gc_state *g = &t->gc;
+	const uint8_t *unit;
+
+	for (unsigned reads = 0; reads < 2; reads++) {
+		uint32_t in = g->pos - g->window_pos;
+
+		if (g->window_len && g->pos >= g->window_pos && in < g->window_len) {
+			unit = g->window + in;
+			if (!unit_summary_decode(unit, g->window_len - in, h) &&
+			    h->bytes <= g->window_len - in)
+				return h->segment == g->victim && h->generation == g->generation &&
+						       h->position == g->pos / BLOCK_SIZE &&
+						       h->group_incarnation == t->group_incarnation ?
+					       unit :
+					       NULL;
+			if (g->window_pos == g->pos)
+				return NULL;
+		}
+		if (g->pos + 2 * BLOCK_SIZE > t->seg.segment_size)
+			return NULL;
+		g->window_pos = g->pos;
+		g->window_len = (uint32_t)MIN(UNIT_MAX, t->seg.segment_size - g->pos);
+		if (device_pread(t->seg.dev[g->victim >> SEGMENT_DEVICE_SHIFT].dev, g->window, g->window_len,
+				 segment_start(&t->seg, g->victim) + g->pos)) {
+			atomic_fetch_add(&t->io_errors, 1);
+			g->window_len = 0;
+			return NULL;
+		}
+	}
+	return NULL;
+}
+
+static int unit_move(struct tier *t, const uint8_t *unit, const struct unit_header *h, unsigned *moved)
+{
+	uint64_t place = segment_start(&t->seg, t->gc.victim) + t->gc.pos;
+	unsigned device = t->gc.victim >> SEGMENT_DEVICE_SHIFT, first = t->gc.work_count;
+	struct unit_entry e;
+	int rc;
+
+	for (unsigned i = 0; i < h->entries; i++)
+		if (!unit_entry_decode(unit, h, i, &e))
+			work_find(t, e.object, e.block / PAGE_BLOCKS, true);
+	rc = txn_load(t, t->gc.work + first, t->gc.work_count - first);
+	for (unsigned i = 0; i < h->entries && !rc; i++) {
+		struct work_page *w;
+
+		if (unit_entry_decode(unit, h, i, &e))
+			continue;
+		w = work_find(t, e.object, e.block / PAGE_BLOCKS, false);
+		if (!w || w->o->gen != e.gen ||
+		    !entry_is(w, e.block % PAGE_BLOCKS,
+			      map_entry_word(e.codec, e.units, device, place + e.offset)))
+			continue;
+		rc = block_move(t, w, e.block % PAGE_BLOCKS, unit + e.offset, e.version);
+		++*moved;
+	}
+	return rc;
+}
+
+static int walk_units(struct tier *t, bool *end)
+{
+	unsigned moved = 0;
+	int rc = 0;
+
+	while (!rc && moved < GC_STEP_BLOCKS && t->gc.work_count < GC_STEP_BLOCKS) {
+		struct unit_header h;
+		const uint8_t *unit = unit_at_pos(t, &h);
+
+		if (!unit) {
+			*end = true;
+			break;
+		}
+		rc = unit_move(t, unit, &h, &moved);
+		t->gc.pos += h.bytes;
+	}
+	return rc;
+}
+
+/* ---- Walking the map, when the summaries do not account for all -------------------------------- */
+
+static int page_move(struct tier *t, struct work_page *w, unsigned *moved)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < PAGE_BLOCKS && !rc; i++) {
+		uint64_t word = w->page->entry[i].word, from, to;
+		uint32_t id;
+
+		if (!(w->page->mask >> i & 1) || !map_entry_has_place(word) ||
+		    !segment_of_word(&t->seg, word, &id) || id != t->gc.victim)
+			continue;
+		from = round_down(map_entry_offset(word), BLOCK_SIZE);
+		to = round_up(map_entry_offset(word) + map_entry_units(word) * 64, BLOCK_SIZE);
+		t->gc.window_len = 0;
+		rc = device_pread(t->seg.dev[id >> SEGMENT_DEVICE_SHIFT].dev, t->gc.window, to - from, from);
+		rc = block_move(t, w, i, rc ? NULL : t->gc.window + (map_entry_offset(word) - from),
+				w->page->version);
+		++*moved;
+	}
+	return rc;
+}
+
+static bool page_in_victim(struct tier *t, const struct map_page *p)
+{
+	uint32_t id;
+
+	for (uint64_t m = p->mask; m; m &= m - 1) {
+		uint64_t word = p->entry[__builtin_ctzll(m)].word;
+
+		if (map_entry_has_place(word) && segment_of_word(&t->seg, word, &id) && id == t->gc.victim)
+			return true;
+	}
+	return false;
+}
+
+static int walk_map(struct tier *t, bool *end)
+{
+	struct kv_iter *it = kv_iter_open(t->kv, KV_MAP, NULL, 0, t->gc.key, sizeof(t->gc.key));
+	struct map_page *p = xmalloc(sizeof(*p));
+	unsigned rows = 0, moved = 0;
+	const void *key, *value;
+	size_t key_len, len;
+	int rc = 0, rc2;
+
+	*end = true;
+	while (kv_iter_next(it, &key, &key_len, &value, &len)) {
+		struct work_page *w;
+		uint64_t object;
+		uint32_t page;
+
+		if (rows++ == MAP_STEP_ROWS || moved >= GC_STEP_BLOCKS || t->gc.work_count >= GC_STEP_BLOCKS) {
+			memcpy(t->gc.key, key, MAP_KEY_SIZE);
+			*end = false;
+			break;
+		}
+		if (!map_key_decode(key, key_len, &object, &page) || map_page_decode(value, len, key, p) ||
+		    !page_in_victim(t, p))
+			continue;
+		w = work_find(t, object, page, true);
+		if (!w)
+			continue;
+		rc = txn_load(t, w, 1);
+		if (!rc)
+			rc = page_move(t, w, &moved);
+		if (rc)
+			break;
+	}
+	free(p);
+	rc2 = kv_iter_close(it);
+	return rc ? rc : rc2;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------ */
+
+struct notice {
+	struct post post;
+	struct tier_shard *shard;
+	unsigned count;
+	struct {
+		uint64_t object;
+		uint32_t page;
+	} moved[];
+};
+
+static void notice_run(struct post *p)
+{
+	struct notice *n = container_of(p, struct notice, post);
+
+	for (unsigned i = 0; i < n->count; i++)
+		shard_page_moved(n->shard, n->moved[i].object, n->moved[i].page);
+	free(n);
+}
+
+static void tell_shards(struct tier *t)
+{
+	for (unsigned s = 0; s < t->shard_count && t->started; s++) {
+		struct notice *n = xmalloc(sizeof(*n) + t->gc.work_count * sizeof(n->moved[0]));
+
+		n->post.fn = notice_run;
+		n->shard = &t->shards[s];
+		n->count = 0;
+		for (unsigned i = 0; i < t->gc.work_count; i++) {
+			struct work_page *w = &t->gc.work[i];
+
+			if (!w->changed || w->o->id % t->shard_count != s)
+				continue;
+			n->moved[n->count].object = w->o->id;
+			n->moved[n->count++].page = w->index;
+		}
+		if (n->count)
+			loop_post(t->shards[s].loop, &n->post);
+		else
+			free(n);
+	}
+}
+
+static int step_commit(struct tier *t)
+{
+	int rc = segment_flush_unit(&t->seg, STREAM_GC);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < t->gc.work_count; i++)
+		if (t->gc.work[i].changed)
+			txn_page(t, &t->gc.work[i]);
+	if (!t->dirty_object_count && !t->seg.dirty_count)
+		return 0;
+	rc = txn_commit(t);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < t->gc.work_count; i++)
+		if (t->gc.work[i].changed)
+			page_cache_put(&t->cache, t->gc.work[i].o->id, t->gc.work[i].index,
+				       t->gc.work[i].page, t->gc.work[i].operands);
+	tell_shards(t);
+	return 0;
+}
+
+/* The map was walked whole and names nothing in the victim any more: what is still counted is drift. */
+static int drop_drift(struct tier *t)
+{
+	struct segment *seg = segment_by_id(&t->seg, t->gc.victim);
+
+	log_error("tier", "live bytes that no map entry accounts for are given back",
+		  "segment=%u bytes=%u", t->gc.victim, seg->live);
+	txn_begin(t);
+	seg->delta = -(int32_t)seg->live;
+	segment_mark_dirty(&t->seg, t->gc.victim);
+	return txn_commit(t);
+}
+
+static void gc_alloc(struct gc_state *g)
+{
+	if (g->window)
+		return;
+	g->window = xalloc_aligned(BLOCK_SIZE, UNIT_MAX);
+	g->pages = xmalloc(WORK_MAX * sizeof(*g->pages));
+	g->work = xmalloc(WORK_MAX * sizeof(*g->work));
+}
+
+bool gc_step(struct tier *t)
+{
+	bool end = false;
+	int rc;
+
+	if (atomic_load(&t->failed) || (!victim_valid(t) && !victim_pick(t)))
+		return false;
+	gc_alloc(&t->gc);
+	pthread_mutex_lock(&t->commit_lock);
+	t->gc.work_count = 0;
+	txn_begin(t);
+	rc = t->gc.walk_map ? walk_map(t, &end) : walk_units(t, &end);
+	if (!rc)
+		rc = step_commit(t);
+	if (rc && !atomic_load(&t->failed)) {
+		txn_abort(t);
+		t->gc.active = false;
+	}
+	for (struct hnode *n; (n = hmap_walk(&t->round, NULL));)
+		hmap_remove(&t->round, n);
+	if (!rc && end && victim_valid(t)) {
+		if (t->gc.walk_map)
+			rc = drop_drift(t);
+		else
+			log_warn("tier", "a segment's summaries do not account for all its live blocks",
+				 "segment=%u live=%u", t->gc.victim,
+				 segment_by_id(&t->seg, t->gc.victim)->live);
+		t->gc.walk_map = true;
+	}
+	pthread_mutex_unlock(&t->commit_lock);
+	if (rc)
+		log_warn("tier", "a garbage collection step failed", "segment=%u rc=%s", t->gc.victim,
+			 err_name(rc));
+	return !rc;
+}
+
+/* Before a round: collects until there is room, or nothing can be gained. */
+bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks)
+{
+	grace_poll(t, false);
+	while (!segments_have_room(&t->seg, stream, blocks)) {
+		bool waiting = t->seg.freed_count || t->seg.draining_count;
+
+		if (waiting) {
+			grace_poll(t, true);
+			if (t->seg.freed_count || t->seg.draining_count)
+				return false; /* stopping */
+			continue;
+		}
+		if (!gc_step(t))
+			return segments_have_room(&t->seg, stream, blocks);
+	}
+	return true;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RocksDB 7.8 behind kv.h, set up small: a daemon with an idle group stays under 150 MiB. It must
+ * never use the block-cache-only read tier, max_successive_merges, DeleteRange, nor repair: each of
+ * them loses or invents rows in this version (store.md §9). */
+#include "store/kv.h"
+
+#include <rocksdb/c.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "node/base/err.h"
+#include "node/base/log.h"
+#include "store/map_format.h"
+
+#define BLOCK_CACHE_BYTES (32ull << 20)
+#define WRITE_BUFFERS_BYTES (32ull << 20)
+
+const char *const kv_cf_names[KV_CFS] = { "map", "region", "obj", "share", "sloc", "seg", "meta" };
+
+struct kv {
+	rocksdb_t *db;
+	rocksdb_env_t *env;
+	rocksdb_cache_t *cache;
+	rocksdb_options_t *options, *cf_options[KV_CFS], *default_options;
+	rocksdb_column_family_handle_t *cf[KV_CFS], *default_cf;
+	rocksdb_readoptions_t *read, *scan;
+	rocksdb_writeoptions_t *write, *write_sync;
+};
+struct kv_batch {
+	rocksdb_writebatch_t *wb;
+};
+struct kv_iter {
+	rocksdb_iterator_t *it;
+	uint8_t prefix[32];
+	size_t prefix_len;
+	bool started;
+};
+
+/* Takes the message: it is logged here, once, and freed. */
+static int kv_error(char *msg, const char *what)
+{
+	int rc = -ERR_DEVICE;
+
+	if (!msg)
+		return 0;
+	if (!strncmp(msg, "Corruption", 10))
+		rc = -ERR_CORRUPT;
+	else if (strstr(msg, "No space left"))
+		rc = -ENOSPC;
+	log_error("kv", "database error", "call=%s rc=%s text=\"%s\"", what, err_name(rc), msg);
+	rocksdb_free(msg);
+	return rc;
+}
+
+/* ---- Merge operator ---------------------------------------------------------------------------- */
+
+static _Thread_local unsigned merge_operands;
+
+static void *merge_alloc(size_t n)
+{
+	return xmalloc(n); /* never NULL: the wrapper copies whatever it gets */
+}
+
+static char *merge_full(void *state, const char *key, size_t key_len, const char *base, size_t base_len,
+			const char *const *ops, const size_t *lens, int n, unsigned char *success,
+			size_t *len)
+{
+	uint8_t *out = merge_alloc(MAP_PAGE_MAX);
+
+	if ((unsigned)n > merge_operands)
+		merge_operands = (unsigned)n;
+	*len = map_merge_full(out, (const uint8_t *)key, key_len, base, base_len,
+			      (const void *const *)ops, lens, (unsigned)n);
+	*success = 1;
+	return (char *)out;
+}
+
+static char *merge_partial(void *state, const char *key, size_t key_len, const char *const *ops,
+			   const size_t *lens, int n, unsigned char *success, size_t *len)
+{
+	uint8_t *out = merge_alloc(MAP_OPERAND_MAX);
+
+	*len = map_merge_partial(out, (const void *const *)ops, lens, (unsigned)n);
+	*success = 1;
+	return (char *)out;
+}
+
+static void merge_free(void *state, const char *value, size_t len)
+{
+	free((void *)(uintptr_t)value);
+}
+
+static void merge_none(void *state)
+{
+}
+
+static const char *merge_name(void *state)
+{
+	return "ashlar.map.1";
+}
+
+/* ---- Options ----------------------------------------------------------------------------------- */
+
+/* Direct I/O keeps the page cache out of it, but not every file system has it. */
+static bool dir_has_direct_io(const char *dir)
+{
+	char *path = xasprintf("%s/direct-probe", dir);
+	int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+
+	if (fd >= 0)
+		close(fd);
+	unlink(path);
+	free(path);
+	return fd >= 0;
+}
+
+static rocksdb_options_t *cf_options_make(struct kv *kv, enum kv_cf cf)
+{
+	rocksdb_options_t *o = rocksdb_options_create();
+	rocksdb_block_based_table_options_t *t = rocksdb_block_based_options_create();
+
+	rocksdb_block_based_options_set_block_size(t, 4096);
+	rocksdb_block_based_options_set_block_cache(t, kv->cache);
+	rocksdb_block_based_options_set_cache_index_and_filter_blocks(t, 0);
+	rocksdb_block_based_options_set_filter_policy(t, rocksdb_filterpolicy_create_bloom_full(10));
+	rocksdb_block_based_options_set_format_version(t, 5);
+	rocksdb_options_set_block_based_table_factory(o, t);
+	rocksdb_block_based_options_destroy(t);
+
+	rocksdb_options_set_compression(o, rocksdb_no_compression);
+	rocksdb_options_set_write_buffer_size(o, cf == KV_MAP ? 16u << 20 : 4u << 20);
+	rocksdb_options_set_max_write_buffer_number(o, 3);
+	rocksdb_options_set_target_file_size_base(o, 16u << 20);
+	rocksdb_options_set_max_bytes_for_level_base(o, 64u << 20);
+	rocksdb_options_set_level_compaction_dynamic_level_bytes(o, 1);
+	rocksdb_options_set_max_successive_merges(o, 0);
+	if (cf == KV_MAP)
+		rocksdb_options_set_merge_operator(
+			o, rocksdb_mergeoperator_create(NULL, merge_none, merge_full, merge_partial,
+							merge_free, merge_name));
+	return o;
+}
+
+static rocksdb_options_t *db_options_make(struct kv *kv, const char *dir, bool read_only)
+{
+	rocksdb_options_t *o = rocksdb_options_create();
+	bool direct = !read_only && dir_has_direct_io(dir);
+
+	rocksdb_options_set_env(o, kv->env);
+	rocksdb_options_set_max_open_files(o, -1);
+	rocksdb_options_set_paranoid_checks(o, 1);
+	rocksdb_options_set_recycle_log_file_num(o, 0);
+	rocksdb_options_set_wal_recovery_mode(o, rocksdb_point_in_time_recovery);
+	rocksdb_options_set_stats_dump_period_sec(o, 0);
+	rocksdb_options_set_stats_persist_period_sec(o, 0);
+	rocksdb_options_set_db_write_buffer_size(o, WRITE_BUFFERS_BYTES);
+	rocksdb_options_set_max_total_wal_size(o, 64u << 20);
+	rocksdb_options_set_max_background_jobs(o, 2);
+	rocksdb_options_set_keep_log_file_num(o, 4);
+	rocksdb_options_set_max_log_file_size(o, 4u << 20);
+	rocksdb_options_set_info_log_level(o, 2 /* warnings */);
+	rocksdb_options_set_bytes_per_sync(o, 1u << 20);
+	rocksdb_options_set_use_direct_reads(o, direct);
+	rocksdb_options_set_use_direct_io_for_flush_and_compaction(o, direct);
+	return o;
+}
+
+static struct kv *kv_alloc(const char *dir, bool read_only)
+{
+	struct kv *kv = xcalloc(1, sizeof(*kv));
+
+	kv->env = rocksdb_create_default_env();
+	rocksdb_env_set_background_threads(kv->env, 1);
+	rocksdb_env_set_high_priority_background_threads(kv->env, 1);
+	rocksdb_env_lower_thread_pool_cpu_priority(kv->env);
+	kv->cache = rocksdb_cache_create_lru(BLOCK_CACHE_BYTES);
+	kv->options = db_options_make(kv, dir, read_only);
+	for (unsigned i = 0; i < KV_CFS; i++)
+		kv->cf_options[i] = cf_options_make(kv, (enum kv_cf)i);
+	kv->default_options = cf_options_make(kv, KV_META);
+	kv->read = rocksdb_readoptions_create();
+	rocksdb_readoptions_set_verify_checksums(kv->read, 1);
+	kv->scan = rocksdb_readoptions_create();
+	rocksdb_readoptions_set_verify_checksums(kv->scan, 1);
+	rocksdb_readoptions_set_fill_cache(kv->scan, 0);
+	kv->write = rocksdb_writeoptions_create();
+	kv->write_sync = rocksdb_writeoptions_create();
+	rocksdb_writeoptions_set_sync(kv->write_sync, 1);
+	return kv;
+}
+
+/* ---- Open, close, format ----------------------------------------------------------------------- */
+
+static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_only)
+{
+	const char *names[KV_CFS + 1];
+	const rocksdb_options_t *options[KV_CFS + 1];
+	rocksdb_column_family_handle_t *handles[KV_CFS + 1];
+	char *err = NULL;
+
+	for (unsigned i = 0; i < KV_CFS; i++) {
+		names[i] = kv_cf_names[i];
+		options[i] = kv->cf_options[i];
+	}
+	names[KV_CFS] = "default";
+	options[KV_CFS] = kv->default_options;
+	rocksdb_options_set_create_if_missing(kv->options, create);
+	rocksdb_options_set_create_missing_column_families(kv->options, create);
+	if (read_only)
+		kv->db = rocksdb_open_for_read_only_column_families(
+			kv->options, dir, KV_CFS + 1, names, options, handles, 0, &err);
+	else
+		kv->db = rocksdb_open_column_families(kv->options, dir, KV_CFS + 1, names, options,
+						      handles, &err);
+	if (err)
+		return kv_error(err, "open");
+	memcpy(kv->cf, handles, sizeof(kv->cf));
+	kv->default_cf = handles[KV_CFS];
+	return 0;
+}
+
+int kv_open(const char *dir, bool read_only, struct kv **out)
+{
+	CLEANUP(free_ptr) char *current = xasprintf("%s/CURRENT", dir);
+	struct kv *kv;
+
+	*out = NULL;
+	if (access(current, R_OK)) {
+		log_error("kv", "no map database in the metadata directory", "dir=%s errno=%d", dir, errno);
+		return -ERR_MAP_LOST;
+	}
+	kv = kv_alloc(dir, read_only);
+	if (kv_open_db(kv, dir, false, read_only)) {
+		log_error("kv", "the map database does not open; it counts as lost", "dir=%s", dir);
+		kv_close(kv);
+		return -ERR_MAP_LOST;
+	}
+	*out = kv;
+	return 0;
+}
+
+void kv_close(struct kv *kv)
+{
+	if (!kv)
+		return;
+	if (kv->db) {
+		for (unsigned i = 0; i < KV_CFS; i++)
+			rocksdb_column_family_handle_destroy(kv->cf[i]);
+		rocksdb_column_family_handle_destroy(kv->default_cf);
+		rocksdb_close(kv->db);
+	}
+	rocksdb_writeoptions_destroy(kv->write);
+	rocksdb_writeoptions_destroy(kv->write_sync);
+	rocksdb_readoptions_destroy(kv->read);
+	rocksdb_readoptions_destroy(kv->scan);
+	for (unsigned i = 0; i < KV_CFS; i++)
+		rocksdb_options_destroy(kv->cf_options[i]);
+	rocksdb_options_destroy(kv->default_options);
+	rocksdb_options_destroy(kv->options);
+	rocksdb_cache_destroy(kv->cache);
+	rocksdb_env_destroy(kv->env);
+	free(kv);
+}
+
+/* Whatever a broken database left behind; only plain files of this directory, by RocksDB's names. */
+static int remove_files(const char *dir)
+{
+	static const char *const prefixes[] = { "CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-" };
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int rc = 0;
+
+	if (!d)
+		return -errno;
+	while ((e = readdir(d)) && !rc) {
+		size_t len = strlen(e->d_name);
+		bool ours = (len > 4 && (!strcmp(e->d_name + len - 4, ".sst") ||
+					 !strcmp(e->d_name + len - 4, ".log"))) ||
+			    (len > 6 && !strcmp(e->d_name + len - 6, ".dbtmp"));
+
+		for (unsigned i = 0; i < ARRAY_LEN(prefixes); i++)
+			ours |= !strncmp(e->d_name, prefixes[i], strlen(prefixes[i]));
+		if (ours && unlinkat(dirfd(d), e->d_name, 0))
+			rc = -errno;
+	}
+	closedir(d);
+	return rc;
+}
+
+int kv_format(const char *dir)
+{
+	struct kv *kv;
+	int rc = remove_files(dir);
+
+	if (rc) {
+		log_error("kv", "cannot empty the metadata directory", "dir=%s rc=%s", dir, err_name(rc));
+		return rc;
+	}
+	kv = kv_alloc(dir, false);
+	rc = kv_open_db(kv, dir, true, false);
+	kv_close(kv);
+	return rc;
+}
+
+/* ---- Reads ------------------------------------------------------------------------------------- */
+
+int kv_get(struct kv *kv, enum kv_cf cf, const void *key, size_t key_len, void *out, size_t cap,
+	   size_t *len)
+{
+	char *err = NULL;
+	rocksdb_pinnableslice_t *v =
+		rocksdb_get_pinned_cf(kv->db, kv->read, kv->cf[cf], key, key_len, &err);
+	const char *data;
+	int rc = 0;
+
+	if (err)
+		return kv_error(err, "get");
+	if (!v)
+		return -ERR_NOT_FOUND;
+	data = rocksdb_pinnableslice_value(v, len);
+	if (*len > cap)
+		rc = -ERR_LIMIT;
+	else
+		memcpy(out, data, *len);
+	rocksdb_pinnableslice_destroy(v);
+	return rc;
+}
+
+unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, const size_t *key_lens,
+		      unsigned n,
+		      void (*fn)(void *arg, unsigned i, int rc, const void *value, size_t len),
+		      void *arg)
+{
+	rocksdb_pinnableslice_t *values[KV_MULTI_MAX];
+	char *errs[KV_MULTI_MAX];
+
+	CHECK(n <= KV_MULTI_MAX);
+	merge_operands = 0;
+	rocksdb_batched_multi_get_cf(kv->db, kv->read, kv->cf[cf], n, (const char *const *)keys, key_lens,
+				     values, errs, true);
+	for (unsigned i = 0; i < n; i++) {
+		size_t len = 0;
+		const char *data = values[i] ? rocksdb_pinnableslice_value(values[i], &len) : NULL;
+
+		if (errs[i])
+			fn(arg, i, kv_error(errs[i], "multi_get"), NULL, 0);
+		else if (!data)
+			fn(arg, i, -ERR_NOT_FOUND, NULL, 0);
+		else
+			fn(arg, i, 0, data, len);
+		if (values[i])
+			rocksdb_pinnableslice_destroy(values[i]);
+	}
+	return merge_operands;
+}
+
+struct kv_iter *kv_iter_open(struct kv *kv, enum kv_cf cf, const void *prefix, size_t prefix_len,
+			     const void *start, size_t start_len)
+{
+	struct kv_iter *it = xcalloc(1, sizeof(*it));
+
+	CHECK(prefix_len <= sizeof(it->prefix));
+	it->it = rocksdb_create_iterator_cf(kv->db, kv->scan, kv->cf[cf]);
+	if (prefix_len)
+		memcpy(it->prefix, prefix, prefix_len);
+	it->prefix_len = prefix_len;
+	if (start)
+		rocksdb_iter_seek(it->it, start, start_len);
+	else if (prefix_len)
+		rocksdb_iter_seek(it->it, (const char *)it->prefix, prefix_len);
+	else
+		rocksdb_iter_seek_to_first(it->it);
+	return it;
+}
+
+bool kv_iter_next(struct kv_iter *it, const void **key, size_t *key_len, const void **value,
+		  size_t *value_len)
+{
+	if (it->started)
+		rocksdb_iter_next(it->it);
+	it->started = true;
+	if (!rocksdb_iter_valid(it->it))
+		return false;
+	*key = rocksdb_iter_key(it->it, key_len);
+	if (*key_len < it->prefix_len || memcmp(*key, it->prefix, it->prefix_len))
+		return false;
+	*value = rocksdb_iter_value(it->it, value_len);
+	return true;
+}
+
+int kv_iter_close(struct kv_iter *it)
+{
+	char *err = NULL;
+	int rc;
+
+	rocksdb_iter_get_error(it->it, &err);
+	rc = kv_error(err, "iterate");
+	rocksdb_iter_destroy(it->it);
+	free(it);
+	return rc;
+}
+
+/* ---- Writes ------------------------------------------------------------------------------------ */
+
+struct kv_batch *kv_batch_create(void)
+{
+	struct kv_batch *b = xcalloc(1, sizeof(*b));
+
+	b->wb = rocksdb_writebatch_create();
+	return b;
+}
+
+void kv_batch_destroy(struct kv_batch *b)
+{
+	if (!b)
+		return;
+	rocksdb_writebatch_destroy(b->wb);
+	free(b);
+}
+
+void kv_batch_clear(struct kv_batch *b)
+{
+	rocksdb_writebatch_clear(b->wb);
+}
+
+void kv_batch_put(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len,
+		  const void *value, size_t len)
+{
+	rocksdb_writebatch_put_cf(b->wb, kv->cf[cf], key, key_len, value, len);
+}
+
+void kv_batch_merge(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len,
+		    const void *value, size_t len)
+{
+	rocksdb_writebatch_merge_cf(b->wb, kv->cf[cf], key, key_len, value, len);
+}
+
+void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len)
+{
+	rocksdb_writebatch_delete_cf(b->wb, kv->cf[cf], key, key_len);
+}
+
+int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
+{
+	char *err = NULL;
+
+	rocksdb_write(kv->db, sync ? kv->write_sync : kv->write, b->wb, &err);
+	return kv_error(err, "commit");
+}
+
+static uint64_t kv_property(struct kv *kv, enum kv_cf cf, const char *name)
+{
+	char *text = rocksdb_property_value_cf(kv->db, kv->cf[cf], name);
+	uint64_t v = text ? strtoull(text, NULL, 10) : 0;
+
+	rocksdb_free(text);
+	return v;
+}
+
+uint64_t kv_used_bytes(struct kv *kv)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < KV_CFS; i++)
+		sum += kv_property(kv, (enum kv_cf)i, "rocksdb.total-sst-files-size") +
+		       kv_property(kv, (enum kv_cf)i, "rocksdb.cur-size-all-mem-tables");
+	return sum;
+}
+
+bool kv_is_failing(struct kv *kv)
+{
+	return kv_property(kv, KV_MAP, "rocksdb.background-errors") ||
+	       kv_property(kv, KV_MAP, "rocksdb.is-write-stopped");
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening, starting and stopping a capacity tier. It must never open a map that has lost synced
+ * commits, nor one that belongs to another group: then it says -ERR_MAP_LOST and touches nothing. */
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "store/tier_internal.h"
+
+/* ---- Loading ----------------------------------------------------------------------------------- */
+
+static int map_lost(const char *why)
+{
+	log_error("tier", "the map database cannot be used; it counts as lost", "why=\"%s\"", why);
+	return -ERR_MAP_LOST;
+}
+
+static int load_meta(struct tier *t)
+{
+	uint8_t value[META_VALUE_SIZE];
+	struct meta_row m;
+	size_t len;
+	int rc = kv_get(t->kv, KV_META, META_KEY, strlen(META_KEY), value, sizeof(value), &len);
+
+	if (!rc)
+		rc = meta_decode(value, len, &m);
+	if (rc == -ERR_VERSION)
+		return rc;
+	if (rc)
+		return map_lost("the commit number is missing or damaged");
+	if (!uuid_equal(&m.group, &t->group))
+		return map_lost("it belongs to another group");
+	if (m.group_incarnation != t->group_incarnation)
+		return map_lost("it belongs to another incarnation of the group");
+	atomic_store(&t->commit, m.commit);
+	t->seg.kv_commit = m.commit;
+	return 0;
+}
+
+static int load_segments(struct tier *t)
+{
+	struct kv_iter *it = kv_iter_open(t->kv, KV_SEG, NULL, 0, NULL, 0);
+	const void *key, *value;
+	size_t key_len, len;
+	int rc = 0, rc2;
+
+	/* Checkpoints sort before deltas, deltas by commit. */
+	t->delta_first = atomic_load(&t->commit) + 1;
+	while (!rc && kv_iter_next(it, &key, &key_len, &value, &len)) {
+		if (key_len == 9)
+			t->delta_first = MIN(t->delta_first, get_be64((const uint8_t *)key + 1));
+		rc = segment_rows_apply(&t->seg, value, len);
+	}
+	rc2 = kv_iter_close(it);
+	if (rc || rc2)
+		return map_lost("the segment table does not decode");
+	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
+		uint32_t chunks = t->seg.dev[d].count / SEGMENT_CHUNK + 1;
+
+		t->chunk_dirty[d] = xmalloc(chunks);
+		/* Which chunks the deltas touched is not known: the next checkpoint writes all. */
+		memset(t->chunk_dirty[d], 1, chunks);
+	}
+	segments_scan(&t->seg);
+	segments_settle(&t->seg);
+	return 0;
+}
+
+static int check_commit(struct tier *t)
+{
+	uint64_t commit = atomic_load(&t->commit);
+	uint64_t seen = MAX(t->log_kv_commit, t->seg.header_kv_commit);
+
+	if (commit >= seen)
+		return 0;
+	log_error("tier", "the map database has lost commits that log or segments know of",
+		  "commit=%llu log=%llu segments=%llu", (unsigned long long)commit,
+		  (unsigned long long)t->log_kv_commit, (unsigned long long)t->seg.header_kv_commit);
+	return -ERR_MAP_LOST;
+}
+
+static int load_objects(struct tier *t)
+{
+	struct kv_iter *it = kv_iter_open(t->kv, KV_OBJ, NULL, 0, NULL, 0);
+	const void *key, *value;
+	size_t key_len, len;
+	int rc = 0, rc2;
+
+	while (!rc && kv_iter_next(it, &key, &key_len, &value, &len)) {
+		struct object_row row;
+		struct tobj *o;
+
+		rc = key_len == OBJECT_KEY_SIZE ? object_row_decode(value, len, get_be64(key), &row) :
+						  -ERR_CORRUPT;
+		if (rc)
+			break;
+		o = tobj_create(t, get_be64(key), row.gen, row.volume);
+		o->state = row.state;
+		o->counters = o->counters_next = row.counters;
+		o->header = xmalloc(row.header_len + 1);
+		memcpy(o->header, row.header, row.header_len);
+		o->header_len = row.header_len;
+		t->logical_blocks += row.counters.mapped + row.counters.zero;
+		if (o->state == OBJECT_DELETING)
+			list_push_back(&t->deleting, &o->link);
+	}
+	rc2 = kv_iter_close(it);
+	return rc || rc2 ? map_lost("an object row does not decode") : 0;
+}
+
+static int load_regions(struct tier *t)
+{
+	struct kv_iter *it = kv_iter_open(t->kv, KV_REGION, NULL, 0, NULL, 0);
+	const void *key, *value;
+	size_t key_len, len;
+	int rc = 0, rc2;
+
+	while (!rc && kv_iter_next(it, &key, &key_len, &value, &len)) {
+		struct map_region r;
+		uint32_t index = 0;
+		struct tobj *o = NULL;
+
+		rc = key_len == REGION_KEY_SIZE ? region_decode(value, len, &r) : -ERR_CORRUPT;
+		if (!rc) {
+			index = get_be32((const uint8_t *)key + 8);
+			o = tobj_find(t, get_be64(key));
+		}
+		if (rc || !o || index >= OBJECT_BLOCKS_MAX / REGION_BLOCKS) {
+			rc = -ERR_CORRUPT;
+			break;
+		}
+		tobj_region(o, index)->now = r;
+		if (o->state == OBJECT_LIVE)
+			*shard_region(&t->shards[o->id % t->shard_count], o->id, index, true) = r;
+	}
+	rc2 = kv_iter_close(it);
+	return rc || rc2 ? map_lost("a region row does not decode") : 0;
+}
+
+static void publish(struct tier *t)
+{
+	atomic_store(&t->live_bytes, t->seg.live);
+	atomic_store(&t->logical_bytes, t->logical_blocks * BLOCK_SIZE);
+	atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
+}
+
+/* ---- Open and close ---------------------------------------------------------------------------- */
+
+static int load_all(struct tier *t, const struct tier_config *cfg)
+{
+	int rc = segments_open(&t->seg, cfg->capacity, cfg->capacity_count, &cfg->group,
+			       cfg->group_incarnation);
+
+	if (!rc)
+		rc = kv_open(cfg->metadata_dir, false, &t->kv);
+	if (!rc)
+		rc = load_meta(t);
+	if (!rc)
+		rc = load_segments(t);
+	if (!rc)
+		rc = check_commit(t);
+	if (!rc)
+		rc = load_objects(t);
+	if (!rc)
+		rc = load_regions(t);
+	if (!rc)
+		publish(t);
+	return rc;
+}
+
+int tier_open(const struct tier_config *cfg, struct tier **out)
+{
+	struct tier *t = xcalloc(1, sizeof(*t));
+	/* The destager has a cache of pages of its own: it reads what it changes. */
+	size_t destager_cache = cfg->page_cache_bytes / 4;
+	int rc;
+
+	*out = NULL;
+	CHECK(cfg->shards && cfg->shards <= SHARDS_MAX);
+	t->group = cfg->group;
+	t->group_incarnation = cfg->group_incarnation;
+	t->log_kv_commit = cfg->log_kv_commit;
+	t->shard_count = cfg->shards;
+	t->batches_last = &t->batches;
+	t->requests_last = &t->requests;
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_mutex_init(&t->commit_lock, NULL);
+	pthread_cond_init(&t->more, NULL);
+	hmap_init(&t->objects);
+	hmap_init(&t->round);
+	list_init(&t->deleting);
+	page_cache_init(&t->cache, destager_cache);
+	t->batch = kv_batch_create();
+	t->shards = xcalloc(cfg->shards, sizeof(*t->shards));
+	for (unsigned i = 0; i < cfg->shards; i++)
+		shard_init(t, i, (cfg->page_cache_bytes - destager_cache) / cfg->shards,
+			   cfg->block_cache_bytes / cfg->shards);
+	rc = load_all(t, cfg);
+	if (rc) {
+		tier_close(t);
+		return rc;
+	}
+	log_info("tier", "capacity tier opened", "commit=%llu segments=%u free=%u live_bytes=%llu objects=%llu",
+		 (unsigned long long)atomic_load(&t->commit), t->seg.total, t->seg.free,
+		 (unsigned long long)t->seg.live, (unsigned long long)atomic_load(&t->objects_n));
+	*out = t;
+	return 0;
+}
+
+void tier_close(struct tier *t)
+{
+	if (!t)
+		return;
+	CHECK(!t->thread_running);
+	for (unsigned i = 0; i < t->shard_count; i++)
+		shard_fini(&t->shards[i]);
+	free(t->shards);
+	for (struct hnode *n; (n = hmap_walk(&t->objects, NULL));)
+		tobj_free(t, container_of(n, struct tobj, node));
+	hmap_fini(&t->objects);
+	hmap_fini(&t->round);
+	page_cache_fini(&t->cache);
+	segments_close(&t->seg);
+	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
+		free(t->chunk_dirty[d]);
+	kv_batch_destroy(t->batch);
+	kv_close(t->kv);
+	free(t->arena);
+	free(t->dirty_regions);
+	free(t->dirty_objects);
+	free(t->gc.window);
+	free(t->gc.pages);
+	free(t->gc.work);
+	pthread_mutex_destroy(&t->lock);
+	pthread_mutex_destroy(&t->commit_lock);
+	pthread_cond_destroy(&t->more);
+	free(t);
+}
+
+int tier_start(struct tier *t, struct loop *const *loops, unsigned shards)
+{
+	int rc;
+
+	CHECK(shards == t->shard_count && !t->started);
+	t->arena = xalloc_aligned(BLOCK_SIZE, (size_t)ARENA_BLOCKS * BLOCK_SIZE);
+	t->pool = worker_pool_create("map", 2, 0);
+	for (unsigned i = 0; i < shards; i++)
+		shard_start(&t->shards[i], loops[i]);
+	t->started = true;
+	rc = pthread_create(&t->thread, NULL, destager_main, t);
+	if (rc)
+		return -rc;
+	t->thread_running = true;
+	return 0;
+}
+
+/* Loops still run: each ends its lookups and reads, then the threads behind them may go. */
+void tier_stop(struct tier *t)
+{
+	if (!t->started)
+		return;
+	pthread_mutex_lock(&t->lock);
+	t->stopping = true;
+	pthread_cond_signal(&t->more);
+	pthread_mutex_unlock(&t->lock);
+	if (t->thread_running)
+		pthread_join(t->thread, NULL);
+	t->thread_running = false;
+	for (unsigned i = 0; i < t->shard_count; i++) {
+		t->shards[i].stop.fn = shard_stop_post;
+		loop_post(t->shards[i].loop, &t->shards[i].stop);
+	}
+	pthread_mutex_lock(&t->lock);
+	for (unsigned i = 0; i < t->shard_count; i++)
+		while (!atomic_load(&t->shards[i].drained))
+			pthread_cond_wait(&t->more, &t->lock);
+	pthread_mutex_unlock(&t->lock);
+	worker_pool_destroy(t->pool);
+	t->pool = NULL;
+	t->started = false;
+}
+
+uint64_t tier_kv_commit(const struct tier *t)
+{
+	return atomic_load(&t->commit);
+}
+
+/* ---- Format ------------------------------------------------------------------------------------ */
+
+/* Old headers would claim commits that the new map has not made. */
+static int wipe_headers(const struct tier_config *cfg)
+{
+	uint8_t *block = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	int rc = 0;
+
+	for (unsigned d = 0; d < cfg->capacity_count && !rc; d++) {
+		struct device *dev = &cfg->capacity[d];
+		uint64_t n = dev->sb.segment_size ? dev->sb.data_len / dev->sb.segment_size : 0;
+
+		for (uint64_t i = 0; i < n && !rc; i++) {
+			uint64_t off = dev->sb.data_start + i * dev->sb.segment_size;
+			struct segment_header h;
+
+			rc = device_pread(dev, block, BLOCK_SIZE, off);
+			if (rc || segment_header_decode(block, &h) == -ENODATA)
+				continue;
+			memset(block, 0, BLOCK_SIZE);
+			rc = device_pwrite(dev, block, BLOCK_SIZE, off);
+		}
+		if (!rc)
+			rc = device_flush(dev);
+	}
+	free(block);
+	return rc;
+}
+
+int tier_format(const struct tier_config *cfg)
+{
+	struct meta_row m = { .group = cfg->group, .group_incarnation = cfg->group_incarnation, .commit = 1 };
+	uint8_t value[META_VALUE_SIZE];
+	struct kv_batch *b;
+	struct kv *kv;
+	int rc = wipe_headers(cfg);
+
+	if (!rc)
+		rc = kv_format(cfg->metadata_dir);
+	if (!rc)
+		rc = kv_open(cfg->metadata_dir, false, &kv);
+	if (rc)
+		return rc;
+	b = kv_batch_create();
+	meta_encode(value, &m);
+	kv_batch_put(kv, b, KV_META, META_KEY, strlen(META_KEY), value, sizeof(value));
+	rc = kv_commit(kv, b, true);
+	kv_batch_destroy(b);
+	kv_close(kv);
+	return rc;
+}
+
+/* ---- Objects, space, numbers ------------------------------------------------------------------- */
+
+void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg)
+{
+	CHECK(!t->started);
+	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
+		struct tobj *o = container_of(n, struct tobj, node);
+		struct tier_object out = { .id = o->id, .gen = o->gen, .volume = o->volume,
+					   .deleting = o->state == OBJECT_DELETING, .header = o->header,
+					   .header_len = o->header_len };
+
+		fn(arg, &out);
+	}
+}
+
+uint64_t tier_free_bytes(const struct tier *t)
+{
+	uint64_t limit = segments_limit_bytes(&t->seg), live = atomic_load(&t->live_bytes);
+
+	return limit > live ? limit - live : 0;
+}
+
+void tier_stats(const struct tier *t, struct store_stats *out)
+{
+	out->data_bytes = (uint64_t)t->seg.total * t->seg.segment_size;
+	out->data_used_bytes = atomic_load(&t->live_bytes);
+	out->data_free_bytes = tier_free_bytes(t);
+	out->metadata_used_bytes = atomic_load(&t->kv_bytes);
+	out->logical_bytes = atomic_load(&t->logical_bytes);
+	out->objects = atomic_load(&t->objects_n);
+	out->destaged_blocks = atomic_load(&t->destaged_blocks);
+	out->gc_blocks = atomic_load(&t->gc_blocks);
+	out->device_written_bytes = atomic_load(&t->written_bytes);
+	out->corrupt_blocks = atomic_load(&t->corrupt_blocks);
+	out->io_errors = atomic_load(&t->io_errors);
+	out->device_read_bytes = out->page_cache_hits = out->page_cache_misses = 0;
+	for (unsigned i = 0; i < t->shard_count; i++) {
+		out->page_cache_hits += atomic_load(&t->shards[i].hits);
+		out->page_cache_misses += atomic_load(&t->shards[i].misses);
+		out->device_read_bytes += atomic_load(&t->shards[i].read_bytes);
+	}
+	if (atomic_load(&t->failed))
+		out->failed = atomic_load(&t->failed);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the tier: what its files share. Three kinds of thread: a shard's loop (struct tier_shard),
+ * the destager (everything marked so), the blocking pool (runs lookups only). They meet in the request
+ * queue (lock), in posts, and in the atomics. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "node/base/err.h"
+#include "node/base/hmap.h"
+#include "node/base/log.h"
+#include "store/block_cache.h"
+#include "store/kv.h"
+#include "store/page_cache.h"
+#include "store/segment.h"
+
+#define ROUND_BLOCKS 8192u /* payload blocks of one commit, unless one batch has more */
+#define ARENA_BLOCKS 1024u /* payload read at once */
+#define GC_STEP_BLOCKS 1024u
+#define DELETE_STEP_PAGES 256u
+#define OPERAND_ENTRIES_MAX 8u
+#define OPERANDS_MAX 8u
+#define SEG_FOLD_COMMITS 256u
+#define FETCH_BATCH 64u
+#define FETCH_BATCHES 2u
+#define FETCHES_MAX 512u
+#define READS_MAX 128u
+
+/* ---- The destager's side ----------------------------------------------------------------------- */
+
+struct tobj_region {
+	struct map_region now, next; /* next: as of the commit being built, when dirty */
+	bool dirty;
+};
+
+/* An object as the database has it. */
+struct tobj {
+	struct hnode node;
+	struct list link; /* in t->deleting */
+	uint64_t id;
+	uint32_t gen, volume;
+	enum object_state state;
+	struct object_counters counters, counters_next;
+	uint8_t *header, *header_saved; /* saved: the committed one, while a commit replaces it */
+	size_t header_len, header_saved_len;
+	struct tobj_region *regions;
+	uint32_t region_count;
+	uint32_t delete_page; /* where the next delete step begins */
+	bool row_dirty, has_saved;
+};
+
+/* A page being changed by the commit that is being built. */
+struct work_page {
+	struct hnode node; /* in t->round */
+	struct tobj *o;
+	uint32_t index;
+	struct map_page *page; /* old state after loading, then the new one */
+	struct version old;
+	uint8_t old_flags;
+	bool load_failed;
+	uint32_t operands; /* since the last whole write, at most */
+	uint64_t changed;  /* blocks */
+};
+
+struct region_ref {
+	struct tobj *o;
+	uint32_t region;
+};
+
+enum request_kind { REQUEST_PUT, REQUEST_DELETE };
+struct tier_request {
+	struct tier_request *next;
+	struct post post;
+	struct tier *t;
+	enum request_kind kind;
+	unsigned shard;
+	uint64_t object;
+	uint32_t gen, volume;
+	uint8_t *header;
+	size_t header_len;
+	struct wait *wait;
+	int rc;
+};
+
+struct gc_state {
+	bool active, walk_map;
+	uint32_t victim, pos, window_pos, window_len;
+	uint64_t generation;
+	uint8_t *window; /* UNIT_MAX bytes of the victim */
+	struct map_page *pages;
+	struct work_page *work;
+	uint32_t work_count;
+	uint8_t key[MAP_KEY_SIZE]; /* map walk: next page */
+};
+
+struct tier {
+	struct kv *kv;
+	struct segments seg;	       /* destager */
+	struct uuid group;
+	uint32_t group_incarnation;
+	uint64_t log_kv_commit;
+	pthread_mutex_t commit_lock;   /* held while a commit is built and made; tier_verify takes it */
+
+	/* Queue to the destager. */
+	pthread_t thread;
+	bool thread_running;
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	struct destage_batch *batches, **batches_last;
+	struct tier_request *requests, **requests_last;
+	bool stopping;
+
+	/* Destager. */
+	struct hmap objects; /* tobj by id */
+	struct list deleting;
+	struct page_cache cache;
+	struct kv_batch *batch;
+	struct hmap round; /* work_page */
+	struct region_ref *dirty_regions;
+	struct tobj **dirty_objects;
+	size_t dirty_region_count, dirty_region_cap, dirty_object_count, dirty_object_cap;
+	uint64_t delta_first; /* oldest commit with a segment delta in the database */
+	bool *chunk_dirty[GROUP_DEVICES_MAX];
+	uint8_t *arena;
+	struct gc_state gc;
+	uint64_t logical_blocks;
+
+	/* Shards. */
+	struct tier_shard *shards;
+	unsigned shard_count;
+	bool started;
+	struct worker_pool *pool;
+	_Atomic unsigned parity; /* which of the readers' counters new reads use */
+	_Atomic bool grace_wanted;
+
+	/* For any thread. */
+	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, logical_bytes, destaged_blocks, gc_blocks;
+	_Atomic uint64_t written_bytes, corrupt_blocks, io_errors;
+	_Atomic int failed;
+};
+
+/* tier_commit.c: one commit. Destager. */
+struct tobj *tobj_find(struct tier *t, uint64_t object);
+struct tobj *tobj_create(struct tier *t, uint64_t object, uint32_t gen, uint32_t volume);
+/* Within a commit: taken back if it fails (a header says what is destaged, I3). */
+void tobj_set_header(struct tier *t, struct tobj *o, const void *header, size_t len);
+struct tobj_region *tobj_region(struct tobj *o, uint32_t region); /* grows */
+void tobj_free(struct tier *t, struct tobj *o);
+void txn_begin(struct tier *t);
+/* Reads the pages of all (from the cache or the database) into w->page. */
+int txn_load(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
+/* Gives back what the entry holds and takes it out of the page. */
+void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index);
+/* The entry (its word final, or about to be) is in the page: counters. kind and units of the new one. */
+void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units);
+void txn_page(struct tier *t, struct work_page *w);	   /* its row and its region's, at the end */
+void txn_page_delete(struct tier *t, struct work_page *w); /* the same for a page that goes */
+void txn_object(struct tier *t, struct tobj *o);
+/* Flush devices, one synced batch, then RAM follows. An error: nothing happened (or, from the
+ * database, nobody knows: t->failed is set). */
+int txn_commit(struct tier *t) MUST_USE;
+void txn_abort(struct tier *t);
+void tier_fail(struct tier *t, int rc, const char *what);
+
+/* destage.c */
+void *destager_main(void *arg);
+/* gc.c. Destager. */
+bool gc_wanted(const struct tier *t, bool urgent);
+bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
+bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks);
+void grace_poll(struct tier *t, bool wait);
+/* delete steps; false: nothing to delete. */
+bool delete_step(struct tier *t);
+
+/* ---- A shard's side ---------------------------------------------------------------------------- */
+
+struct shard_object {
+	struct hnode node;
+	uint64_t id;
+	uint32_t region_count;
+	struct map_region *regions;
+};
+
+/* One lookup of a page in the database; those who asked wait in it. */
+struct fetch {
+	struct list link; /* in shard->pending */
+	struct hnode node;
+	uint64_t object;
+	uint32_t page;
+	int rc;
+	bool stale, nocache, fresh;
+	struct list waiters; /* struct tier_page */
+	struct map_page out;
+};
+
+struct fetch_batch {
+	struct work work;
+	struct wait wait;
+	struct tier_shard *shard;
+	struct fetch *items[FETCH_BATCH];
+	unsigned count;
+	bool busy;
+};
+
+struct tier_shard {
+	struct tier *t;
+	unsigned index;
+	struct loop *loop;
+	struct hmap objects; /* shard_object */
+	struct page_cache pages;
+	struct block_cache blocks;
+	struct hmap fetches;
+	struct list pending, fetch_waiters, read_waiters;
+	struct fetch_batch batches[FETCH_BATCHES];
+	struct pool fetch_pool, read_pool;
+	struct buf_pool *bounce;
+	struct turn_end pump;
+	bool stopped, retrying;
+	struct post stop;
+	_Atomic bool drained;
+	_Atomic uint32_t readers[2];
+	_Atomic uint64_t hits, misses, read_bytes;
+};
+
+/* tier_page.c */
+struct shard_object *shard_object_get(struct tier_shard *s, uint64_t object, bool create);
+struct map_region *shard_region(struct tier_shard *s, uint64_t object, uint32_t region, bool create);
+void shard_object_drop(struct tier_shard *s, uint64_t object);
+void shard_init(struct tier *t, unsigned index, size_t page_cache_bytes, size_t block_cache_bytes);
+void shard_fini(struct tier_shard *s);
+void shard_start(struct tier_shard *s, struct loop *loop);
+void shard_stop_post(struct post *p);
+void shard_check_drained(struct tier_shard *s);
+/* Places of this page have moved: forget what is cached. */
+void shard_page_moved(struct tier_shard *s, uint64_t object, uint32_t page);
+/* tier_read.c */
+size_t tier_read_op_size(void);
+void shard_fail_reads(struct tier_shard *s);
+
+/* tier_verify.c: recounts live bytes, regions, folds and counters from the maps; with data it reads and
+ * verifies every block too. For tests and the offline check. 0, or -ERR_CORRUPT with a log line each. */
+struct tier_verify {
+	uint64_t pages, blocks, bad_blocks, differences;
+};
+int tier_verify(struct tier *t, bool data, struct tier_verify *out) MUST_USE;

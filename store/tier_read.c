@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading blocks of a page from the capacity devices. It must never give out bytes that do not match
+ * the fingerprint in the map: on a mismatch it looks the page up once more (the block may have moved),
+ * reads once more, and then calls the block bad. While it runs it holds a reader's reference, so that
+ * what it looks up is not written over under it (I10). */
+#include <stdlib.h>
+
+#include "store/codec.h"
+#include "store/tier_internal.h"
+
+struct read_run {
+	struct io io;
+	struct wait wait;
+	struct read_op *op;
+	uint8_t *mem; /* where the device's bytes go: dest, or the bounce buffer */
+	uint64_t off;
+	uint32_t len;
+	uint8_t first, count, device;
+	bool direct; /* raw blocks, straight into dest */
+	int rc;
+};
+
+struct read_op {
+	struct tier_shard *s;
+	struct tier_read *op;
+	const struct map_page *map;
+	struct tier_page lookup;
+	struct wait lookup_wait;
+	struct buf *bounce;
+	uint64_t todo; /* blocks not yet produced */
+	unsigned parity, run_count, pending;
+	bool again;
+	struct read_run runs[PAGE_BLOCKS];
+};
+
+size_t tier_read_op_size(void)
+{
+	return sizeof(struct read_op);
+}
+
+static uint64_t range_mask(const struct tier_read *op)
+{
+	return (op->count >= 64 ? ~0ull : (1ull << op->count) - 1) << op->first;
+}
+
+static uint8_t *dest_of(const struct tier_read *op, unsigned block)
+{
+	return op->dest + (size_t)(block - op->first) * BLOCK_SIZE;
+}
+
+/* ---- Readers' references ----------------------------------------------------------------------- */
+
+static unsigned readers_enter(struct tier_shard *s)
+{
+	for (;;) {
+		unsigned p = atomic_load(&s->t->parity);
+
+		atomic_fetch_add(&s->readers[p], 1);
+		if (atomic_load(&s->t->parity) == p)
+			return p;
+		atomic_fetch_sub(&s->readers[p], 1);
+	}
+}
+
+static void readers_exit(struct tier_shard *s, unsigned parity)
+{
+	atomic_fetch_sub(&s->readers[parity], 1);
+	if (atomic_load(&s->t->grace_wanted)) {
+		pthread_mutex_lock(&s->t->lock);
+		pthread_cond_signal(&s->t->more);
+		pthread_mutex_unlock(&s->t->lock);
+	}
+}
+
+/* ---- What needs no device ---------------------------------------------------------------------- */
+
+/* Produces holes, zeroes, damage and cached blocks of `mask`; returns the blocks that must be read. */
+static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const struct map_page *map,
+			  uint64_t mask)
+{
+	uint64_t todo = 0;
+
+	for (uint64_t m = mask; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+		unsigned kind = map->mask >> i & 1 ? map_entry_kind(map->entry[i].word) : MAP_HOLE;
+		const struct block_cache_item *c;
+		struct fp128 fp = hash_zero_block();
+
+		switch (kind) {
+		case MAP_HOLE:
+		case MAP_ZERO:
+			memset(dest_of(op, i), 0, BLOCK_SIZE);
+			break;
+		case MAP_RAW:
+		case MAP_LZ4:
+			c = block_cache_get(&s->blocks, &map->entry[i]);
+			if (!c) {
+				todo |= 1ull << i;
+				continue;
+			}
+			memcpy(dest_of(op, i), c->data, BLOCK_SIZE);
+			fp = c->fp;
+			break;
+		default: /* damaged; shared blocks do not exist yet */
+			memset(dest_of(op, i), 0, BLOCK_SIZE);
+			op->bad |= 1ull << i;
+		}
+		if (op->fps)
+			op->fps[i - op->first] = fp;
+	}
+	return todo;
+}
+
+/* ---- Runs -------------------------------------------------------------------------------------- */
+
+/* Neighbours on the device become one read. Returns the bounce bytes the compressed ones need. */
+static size_t runs_build(struct read_op *r)
+{
+	size_t bounce = 0;
+	uint64_t next = 0; /* where the last run's bytes end, exactly */
+
+	r->run_count = 0;
+	for (uint64_t m = r->todo; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+		uint64_t word = r->map->entry[i].word, off = map_entry_offset(word);
+		struct read_run *run = r->run_count ? &r->runs[r->run_count - 1] : NULL;
+		bool raw = map_entry_kind(word) == MAP_RAW;
+		uint64_t end = off + map_entry_units(word) * 64;
+
+		if (run && run->first + run->count == i && run->direct == raw && off == next &&
+		    run->device == map_entry_device(word)) {
+			run->count++;
+			run->len = (uint32_t)(round_up(end, BLOCK_SIZE) - run->off);
+		} else {
+			run = &r->runs[r->run_count++];
+			run->first = (uint8_t)i;
+			run->count = 1;
+			run->direct = raw;
+			run->device = (uint8_t)map_entry_device(word);
+			run->off = round_down(off, BLOCK_SIZE);
+			run->len = (uint32_t)(round_up(end, BLOCK_SIZE) - run->off);
+		}
+		next = end;
+	}
+	for (unsigned k = 0; k < r->run_count; k++)
+		bounce += r->runs[k].direct ? 0 : r->runs[k].len;
+	return bounce;
+}
+
+static void read_run_done(struct wait *w, int rc);
+static void read_verify(struct read_op *r);
+static int read_finish(struct read_op *r);
+
+static void runs_start(struct read_op *r)
+{
+	struct segments *seg = &r->s->t->seg;
+	size_t used = 0;
+
+	r->pending = 1; /* ours, until all are started */
+	for (unsigned k = 0; k < r->run_count; k++) {
+		struct read_run *run = &r->runs[k];
+		struct device *dev = seg->dev[run->device].dev;
+
+		run->op = r;
+		run->rc = 0;
+		run->wait.resume = read_run_done;
+		run->mem = run->direct ? dest_of(r->op, run->first) : r->bounce->data + used;
+		used += run->direct ? 0 : run->len;
+		if (!dev) {
+			run->rc = -ERR_DEVICE;
+			continue;
+		}
+		r->pending++;
+		atomic_store_explicit(&r->s->read_bytes,
+				      atomic_load_explicit(&r->s->read_bytes, memory_order_relaxed) + run->len,
+				      memory_order_relaxed);
+		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off, &run->wait);
+		if (run->rc != PENDING)
+			r->pending--;
+	}
+	r->pending--;
+}
+
+/* Memory for the compressed runs; false: wait for other reads to end. */
+static bool bounce_get(struct read_op *r, size_t bytes)
+{
+	if (!bytes)
+		return true;
+	r->bounce = buf_get(r->s->bounce, bytes);
+	if (!r->bounce && r->s->read_pool.used == 1)
+		r->bounce = buf_heap(bytes); /* nobody else will give any back */
+	return r->bounce != NULL;
+}
+
+static void bounce_put(struct read_op *r)
+{
+	if (r->bounce)
+		buf_unref(r->bounce);
+	r->bounce = NULL;
+}
+
+/* ---- After the device -------------------------------------------------------------------------- */
+
+static void read_run_done(struct wait *w, int rc)
+{
+	struct read_run *run = container_of(w, struct read_run, wait);
+	struct read_op *r = run->op;
+
+	run->rc = rc;
+	if (!--r->pending)
+		read_verify(r);
+}
+
+static bool block_verify(struct read_op *r, struct read_run *run, unsigned i)
+{
+	const struct map_entry *e = &r->map->entry[i];
+	uint8_t *dest = dest_of(r->op, i);
+	struct fp128 fp;
+
+	if (run->rc)
+		return false;
+	if (!run->direct && codec_decompress(run->mem + (map_entry_offset(e->word) - run->off),
+					     map_entry_units(e->word), dest))
+		return false;
+	fp = hash_block(dest);
+	if (fp.lo != e->fp64)
+		return false;
+	if (r->op->fps)
+		r->op->fps[i - r->op->first] = fp;
+	block_cache_put(&r->s->blocks, e, dest, fp);
+	return true;
+}
+
+static void blocks_bad(struct read_op *r, uint64_t mask)
+{
+	for (uint64_t m = mask; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+
+		memset(dest_of(r->op, i), 0, BLOCK_SIZE);
+		log_error("tier", "a stored block does not match its fingerprint or cannot be read",
+			  "object=%llu block=%llu device=%u offset=%llu", (unsigned long long)r->op->object,
+			  (unsigned long long)r->op->page * PAGE_BLOCKS + i,
+			  map_entry_device(r->map->entry[i].word),
+			  (unsigned long long)map_entry_offset(r->map->entry[i].word));
+		atomic_fetch_add(&r->s->t->corrupt_blocks, 1);
+	}
+	r->op->bad |= mask;
+	r->todo = 0;
+}
+
+static void read_end(struct read_op *r)
+{
+	struct wait *w = r->op->wait;
+
+	(void)read_finish(r);
+	wait_resume(w, 0);
+}
+
+static void read_lookup_done(struct wait *w, int rc)
+{
+	struct read_op *r = container_of(w, struct read_op, lookup_wait);
+
+	if (rc) {
+		blocks_bad(r, r->todo);
+		read_end(r);
+		return;
+	}
+	r->map = &r->lookup.out;
+	r->todo = read_fill(r->s, r->op, r->map, r->todo);
+	if (r->todo && !bounce_get(r, runs_build(r))) {
+		/* Rare, and the second try must not wait on the first tries of others. */
+		r->bounce = buf_heap(UNIT_MAX);
+	}
+	if (!r->todo) {
+		read_end(r);
+		return;
+	}
+	runs_start(r);
+	if (!r->pending)
+		read_verify(r);
+}
+
+static void read_verify(struct read_op *r)
+{
+	int rc;
+
+	for (unsigned k = 0; k < r->run_count; k++) {
+		struct read_run *run = &r->runs[k];
+
+		if (run->rc)
+			atomic_fetch_add(&r->s->t->io_errors, 1);
+		for (unsigned i = run->first; i < (unsigned)run->first + run->count; i++)
+			if (block_verify(r, run, i))
+				r->todo &= ~(1ull << i);
+	}
+	bounce_put(r);
+	if (r->todo && r->again)
+		blocks_bad(r, r->todo);
+	if (!r->todo) {
+		read_end(r);
+		return;
+	}
+	/* I1: the block may have moved since the caller looked the page up. */
+	r->again = true;
+	r->lookup = (struct tier_page){ .object = r->op->object, .page = r->op->page, .fresh = true };
+	r->lookup_wait.resume = read_lookup_done;
+	rc = tier_page_get(r->s->t, r->s->index, &r->lookup, &r->lookup_wait);
+	if (rc != PENDING)
+		read_lookup_done(&r->lookup_wait, rc);
+}
+
+/* ---- Starting and ending ----------------------------------------------------------------------- */
+
+/* 0: done already; PENDING; -ENOBUFS: no room now. */
+static int read_try(struct tier_shard *s, struct tier_read *op)
+{
+	struct read_op *r;
+	uint64_t todo;
+
+	op->bad = 0;
+	todo = read_fill(s, op, op->map, range_mask(op));
+	if (!todo)
+		return 0;
+	r = pool_get(&s->read_pool);
+	if (!r)
+		return -ENOBUFS;
+	r->s = s;
+	r->op = op;
+	r->map = op->map;
+	r->todo = todo;
+	r->again = false;
+	r->bounce = NULL;
+	if (!bounce_get(r, runs_build(r))) {
+		pool_put(&s->read_pool, r);
+		return -ENOBUFS;
+	}
+	r->parity = readers_enter(s);
+	runs_start(r);
+	if (!r->pending) { /* no device took anything: all of it is bad, and that is an answer */
+		blocks_bad(r, r->todo);
+		return read_finish(r);
+	}
+	return PENDING;
+}
+
+static int read_finish(struct read_op *r)
+{
+	struct tier_shard *s = r->s;
+	struct list *l;
+
+	bounce_put(r);
+	readers_exit(s, r->parity);
+	pool_put(&s->read_pool, r);
+	while (!s->retrying && (l = list_pop_front(&s->read_waiters))) {
+		struct tier_read *op = list_entry(l, struct tier_read, link);
+		int rc;
+
+		s->retrying = true; /* those that end at once come back here: once is enough */
+		rc = read_try(s, op);
+		s->retrying = false;
+		if (rc == -ENOBUFS) {
+			list_push_front(&s->read_waiters, l);
+			break;
+		}
+		if (rc != PENDING)
+			wait_resume(op->wait, rc);
+	}
+	shard_check_drained(s);
+	return 0;
+}
+
+int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait *w)
+{
+	struct tier_shard *s = &t->shards[shard];
+	int rc;
+
+	CHECK(op->count && op->first + op->count <= PAGE_BLOCKS);
+	op->wait = w;
+	if (s->stopped)
+		return -ERR_CLOSED;
+	if (!list_empty(&s->read_waiters)) {
+		list_push_back(&s->read_waiters, &op->link);
+		return PENDING;
+	}
+	rc = read_try(s, op);
+	if (rc == -ENOBUFS) {
+		list_push_back(&s->read_waiters, &op->link);
+		return PENDING;
+	}
+	return rc;
+}
+
+void shard_fail_reads(struct tier_shard *s)
+{
+	struct list *l;
+
+	while ((l = list_pop_front(&s->read_waiters)))
+		wait_resume(list_entry(l, struct tier_read, link)->wait, -ERR_CLOSED);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kill -9 under load: whatever was reported durable is there, each page is exactly as of one batch, and
+ * the recount agrees. Overwrites on a small device keep GC busy while it happens. */
+#include "tests/store/tier/harness.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct shared {
+	_Atomic unsigned batches;
+	struct model acked;
+	/* What the batch under way would make of the pages it changes. */
+	_Atomic bool flying;
+	unsigned count;
+	struct {
+		unsigned object, page;
+		struct model_page after;
+	} pending[16];
+};
+
+static void child(struct shared *s, const char *dir, uint64_t seed)
+{
+	struct harness h;
+
+	h_attach(&h, dir, 1, 48, 1);
+	rng_seed(&h.rng, seed);
+	h.compression = seed % 2;
+	EXPECT_OK(h_open(&h));
+	for (unsigned o = 0; o < H_OBJECTS; o++)
+		for (unsigned p = 0; p < H_PAGES; p++)
+			h.seq = MAX(h.seq, s->acked.page[o][p].version.seq);
+	h.seq += 100;
+	for (;;) {
+		struct h_batch *b = h_batch_new(&h, &s->acked, 0);
+
+		for (unsigned k = 0; k < 6; k++) {
+			unsigned o = (unsigned)rng_below(&h.rng, H_OBJECTS);
+
+			/* Few pages, so that the device is full of dead blocks, not of live ones. */
+			h_batch_page(b, o, k * 3 + (unsigned)rng_below(&h.rng, 3), 25, false);
+		}
+		s->count = b->b.page_count;
+		for (unsigned i = 0; i < s->count; i++) {
+			s->pending[i].object = b->objects[i];
+			s->pending[i].page = b->pages[i].page;
+			s->pending[i].after = b->after[i];
+		}
+		atomic_store(&s->flying, true);
+		EXPECT_OK(h_batch_run(b));
+		atomic_store(&s->flying, false);
+		atomic_fetch_add(&s->batches, 1);
+	}
+}
+
+/* Pages of the batch that was under way are either all as before or all as after: one commit. */
+static void settle(struct harness *h, struct shared *s)
+{
+	unsigned taken = 0;
+
+	if (!atomic_load(&s->flying))
+		return;
+	for (unsigned i = 0; i < s->count; i++) {
+		struct model_page *old = &s->acked.page[s->pending[i].object][s->pending[i].page];
+		struct map_page p;
+
+		EXPECT_OK(h_page_get(h, s->pending[i].object, s->pending[i].page, &p));
+		if (version_eq(p.version, s->pending[i].after.version)) {
+			*old = s->pending[i].after;
+			taken++;
+		}
+	}
+	EXPECT(taken == 0 || taken == s->count);
+	atomic_store(&s->flying, false);
+}
+
+TEST(crash, killed_under_load_loses_nothing)
+{
+	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char dir[512];
+	struct rng r;
+
+	CHECK(s != MAP_FAILED);
+	rng_seed(&r, 99);
+	snprintf(dir, sizeof(dir), "%s/crash", test_dir());
+	for (unsigned round = 0; round < 8; round++) {
+		struct harness h;
+		int status;
+		pid_t pid;
+
+		if (round == 0) { /* in a child of its own: threads of this process must not be forked */
+			pid = fork();
+			if (!pid) {
+				h_init(&h, "crash", 1, 48, 1);
+				EXPECT_OK(h_open(&h));
+				for (unsigned o = 0; o < H_OBJECTS; o++) {
+					s->acked.live[o] = true;
+					s->acked.gen[o] = 1;
+					EXPECT_OK(h_object_put(&h, o, 1));
+				}
+				h_close(&h);
+				_exit(0);
+			}
+			EXPECT_EQ(waitpid(pid, &status, 0), pid);
+			EXPECT_EQ(status, 0);
+		}
+		unsigned start = atomic_load(&s->batches), want = start + (unsigned)rng_below(&r, 40) + 3;
+
+		pid = fork();
+		if (!pid)
+			child(s, dir, 1000 + round);
+		while (atomic_load(&s->batches) < want && waitpid(pid, &status, WNOHANG) == 0)
+			sched_yield();
+		for (uint64_t spin = rng_below(&r, 3000000); spin; spin--)
+			__asm__ volatile("");
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+		EXPECT(atomic_load(&s->batches) >= want);
+		/* Looked at from a child, for the same reason. */
+		pid = fork();
+		if (!pid) {
+			h_attach(&h, dir, 1, 48, 1);
+			EXPECT_OK(h_open(&h));
+			settle(&h, s);
+			h_verify(&h, true);
+			h_compare(&h, &s->acked, false);
+			h_close(&h);
+			h_fini(&h);
+			_exit(0);
+		}
+		EXPECT_EQ(waitpid(pid, &status, 0), pid);
+		EXPECT_EQ(status, 0);
+	}
+	munmap(s, sizeof(*s));
+}
