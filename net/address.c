@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,15 @@ void address_format(const struct sockaddr_storage *sa, char out[ADDRESS_TEXT])
 	}
 }
 
-int address_connect(const struct address *a, bool *connected)
+void address_mark(int fd, enum traffic_class class)
+{
+	int tos = class == TRAFFIC_CONTROL ? IPTOS_CLASS_CS6 : IPTOS_CLASS_CS4;
+
+	if (setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)))
+		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
+}
+
+int address_connect(const struct address *a, enum traffic_class class, bool *connected)
 {
 	int fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int rc;
@@ -92,6 +101,7 @@ int address_connect(const struct address *a, bool *connected)
 	*connected = false;
 	if (fd < 0)
 		return -errno;
+	address_mark(fd, class);
 	if (!connect(fd, (const struct sockaddr *)&a->sa, a->len)) {
 		*connected = true;
 		return fd;

@@ -216,7 +216,8 @@ static void dial_start(struct link *k)
 	bool connected;
 	int fd, rc = address_parse(k->address, &a);
 
-	fd = rc ? rc : address_connect(&a, &connected);
+	fd = rc ? rc : address_connect(&a, wire_is_data(k->hello.kind) ? TRAFFIC_DATA : TRAFFIC_CONTROL,
+				       &connected);
 	if (fd < 0) {
 		attempt_failed(k, fd, NULL);
 		return;
@@ -380,7 +381,7 @@ int tcp_probe(struct loop *l, struct tcp_probe *owner, const char *address, unsi
 	owner->wait = w;
 	owner->impl = p;
 	p->owner = owner;
-	p->fd = rc ? rc : address_connect(&a, &connected);
+	p->fd = rc ? rc : address_connect(&a, TRAFFIC_CONTROL, &connected);
 	timer_init(&p->timer, l, probe_on_timer);
 	if (p->fd < 0) { /* failed at once; the resume still comes from the loop */
 		p->rc = p->fd;

@@ -179,6 +179,7 @@ static void guest_admit(struct guest *g, struct accept_decision *d, const struct
 	parts = conn_detach(c);
 	if (parts.fd < 0)
 		return; /* it sent more than HELLO; closed and logged */
+	address_mark(parts.fd, wire_is_data(hello->kind) ? TRAFFIC_DATA : TRAFFIC_CONTROL);
 	struct handover *h = xcalloc(1, sizeof(*h));
 
 	h->parts = parts;

@@ -137,10 +137,14 @@ unsigned wire_version_common(const struct wire_hello *a, const struct wire_hello
 	return low <= high ? high : 0;
 }
 
+bool wire_is_data(uint8_t hello_kind)
+{
+	return hello_kind == HELLO_DATA || hello_kind == HELLO_CLIENT_DATA;
+}
+
 bool wire_leaves_tls(const struct wire_hello *hello, const struct wire_hello *welcome)
 {
-	return (hello->kind == HELLO_DATA || hello->kind == HELLO_CLIENT_DATA) &&
-	       (hello->flags & welcome->flags & HELLO_PLAIN);
+	return wire_is_data(hello->kind) && (hello->flags & welcome->flags & HELLO_PLAIN);
 }
 
 const char *wire_refuse_name(uint16_t reason)

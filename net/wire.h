@@ -129,5 +129,6 @@ int wire_refusal_decode(struct reader *r, struct wire_refusal *out) MUST_USE;
 unsigned wire_version_common(const struct wire_hello *a, const struct wire_hello *b);
 /* Both sides ask for plain, on a data connection: control connections carry keys and commands and
  * always stay under TLS. */
+bool wire_is_data(uint8_t hello_kind); /* DATA or CLIENT_DATA */
 bool wire_leaves_tls(const struct wire_hello *hello, const struct wire_hello *welcome);
 const char *wire_refuse_name(uint16_t reason);

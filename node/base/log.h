@@ -11,7 +11,7 @@ void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *out); /* "debug" … "error"; -EINVAL */
 extern enum log_level log_threshold;
 
-/* `fields` is printf-like "key=value key=value"; quote free text yourself with LOGQ. */
+/* `fields` is printf-like "key=value key=value". */
 void log_write(enum log_level level, const char *mod, const char *msg, const char *fields, ...)
 	PRINTF_LIKE(4, 5);
 

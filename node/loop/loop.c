@@ -126,6 +126,15 @@ static void turn_end_run(struct loop *l)
 	}
 }
 
+/* The turn's time is read by whichever comes first after the sleep. */
+static void turn_begin(struct loop *l)
+{
+	if (l->turn_begun)
+		return;
+	l->turn_begun = true;
+	l->turn_us = clock_us(CLOCK_MONOTONIC);
+}
+
 static bool turn_work_left(struct loop *l)
 {
 	for (int phase = 0; phase < TURN_PHASES; phase++)
@@ -141,10 +150,12 @@ void loop_run(struct loop *l)
 	l->thread = pthread_self();
 	l->running = true;
 	while (!atomic_load(&l->stop)) {
-		int rc = event_base_loop(l->base, EVLOOP_ONCE | (again ? EVLOOP_NONBLOCK : 0));
+		int rc;
 
+		l->turn_begun = false;
+		rc = event_base_loop(l->base, EVLOOP_ONCE | (again ? EVLOOP_NONBLOCK : 0));
 		CHECK(rc >= 0);
-		l->turn_us = clock_us(CLOCK_MONOTONIC);
+		turn_begin(l);
 		posts_run(l);
 		again = ring_reap(l);
 		turn_end_run(l);
@@ -183,8 +194,7 @@ struct loop *loop_create(const char *name, unsigned ring_entries)
 	for (int i = 0; i < TURN_PHASES; i++)
 		list_init(&l->turn_end[i]);
 	CHECK(cfg);
-	event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_NO_CACHE_TIME |
-				   EVENT_BASE_FLAG_PRECISE_TIMER);
+	event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_NO_CACHE_TIME);
 	event_config_require_features(cfg, EV_FEATURE_ET);
 	l->base = event_base_new_with_config(cfg);
 	event_config_free(cfg);
@@ -248,6 +258,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct timer *t = arg;
 
+	turn_begin(t->loop);
+
 	t->armed = false;
 	t->fn(t);
 }
@@ -290,6 +302,7 @@ static void on_fd(evutil_socket_t fd, short what, void *arg)
 	struct fdwatch *w = arg;
 	unsigned events = ((what & EV_READ) ? FD_READ : 0) | ((what & EV_WRITE) ? FD_WRITE : 0);
 
+	turn_begin(w->loop);
 	events &= w->wanted;
 	if (events)
 		w->fn(w, events);

@@ -16,7 +16,7 @@ struct loop {
 	uint64_t turn_us;
 	atomic_bool stop;
 	pthread_t thread;
-	bool running, spawned;
+	bool running, spawned, turn_begun;
 
 	struct list turn_end[TURN_PHASES];
 
