@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codec of commands and their results: what is in the Raft log for ever. Layout per kind is the order
- * of the reads and writes below; tests/state holds golden bytes of each. Format 1.
+/* Codec of commands and their results: what is in the Raft log for ever. Layout per kind is the
+ * order of the reads and writes below; tests/state holds golden bytes of each. Format 1.
  *
  * Decoding validates only what memory safety needs (lengths, counts, enum width); whether a command
  * makes sense is for state.c to say, as a refusal. Links with node/base only: clients use it. */
@@ -11,18 +11,27 @@
 #include <stdlib.h>
 
 #define COMMAND_FORMAT 1u
-#define PLACEMENT_MAX (OBJECTS_MAX * COPIES_MAX)
+#define PLACEMENT_MAX  (OBJECTS_MAX * COPIES_MAX)
 
 static const char *const kind_name[] = {
-	[CMD_CLUSTER_INIT] = "cluster-init",   [CMD_NODE_ADD] = "node-add",
-	[CMD_NODE_START] = "node-start",       [CMD_NODE_STATE] = "node-state",
-	[CMD_TOKEN_ADD] = "token-add",	       [CMD_TOKEN_USE] = "token-use",
-	[CMD_GROUP_ADD] = "group-add",	       [CMD_GROUP_STATE] = "group-state",
-	[CMD_REGROUP] = "regroup",	       [CMD_VOLUME_CREATE] = "volume-create",
-	[CMD_VOLUME_RESIZE] = "volume-resize", [CMD_VOLUME_DELETE] = "volume-delete",
-	[CMD_VOLUME_SET] = "volume-set",       [CMD_ATTACH] = "attach",
-	[CMD_DETACH] = "detach",	       [CMD_OBJECT] = "object",
-	[CMD_SETTING] = "setting",	       [CMD_EVENT] = "event",
+	[CMD_CLUSTER_INIT] = "cluster-init",
+	[CMD_NODE_ADD] = "node-add",
+	[CMD_NODE_START] = "node-start",
+	[CMD_NODE_STATE] = "node-state",
+	[CMD_TOKEN_ADD] = "token-add",
+	[CMD_TOKEN_USE] = "token-use",
+	[CMD_GROUP_ADD] = "group-add",
+	[CMD_GROUP_STATE] = "group-state",
+	[CMD_REGROUP] = "regroup",
+	[CMD_VOLUME_CREATE] = "volume-create",
+	[CMD_VOLUME_RESIZE] = "volume-resize",
+	[CMD_VOLUME_DELETE] = "volume-delete",
+	[CMD_VOLUME_SET] = "volume-set",
+	[CMD_ATTACH] = "attach",
+	[CMD_DETACH] = "detach",
+	[CMD_OBJECT] = "object",
+	[CMD_SETTING] = "setting",
+	[CMD_EVENT] = "event",
 };
 
 const char *command_kind_name(uint16_t kind)

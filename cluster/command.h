@@ -51,13 +51,27 @@ struct command {
 	union {
 		struct { struct uuid cluster; struct map_node node; char name[NAME_MAX_LEN + 1]; } init;
 		struct { struct map_node node; char token_sha256[65]; } node_add;
-		struct { uint16_t node; uint32_t incarnation, old_incarnation; uint16_t shards; uint8_t roles;
-			 uint8_t version_major, version_minor; char address[64], admin[64]; } node_start;
+		struct {
+			uint16_t node;
+			uint32_t incarnation, old_incarnation;
+			uint16_t shards;
+			uint8_t roles, version_major, version_minor;
+			char address[64], admin[64];
+		} node_start;
 		struct { uint16_t node; uint8_t state, roles; } node_state;
 		struct { char sha256[65]; uint64_t expires_ms; } token;
-		struct { struct uuid uuid; uint16_t node; uint32_t incarnation; uint64_t raw_bytes; } group_add;
+		struct {
+			struct uuid uuid;
+			uint16_t node;
+			uint32_t incarnation;
+			uint64_t raw_bytes;
+		} group_add;
 		struct { uint16_t group; uint8_t state, free_steps; uint32_t incarnation; } group_state;
-		struct { uint16_t group, node; uint32_t old_incarnation, new_incarnation; bool keeps_pages; } regroup;
+		struct {
+			uint16_t group, node;
+			uint32_t old_incarnation, new_incarnation;
+			bool keeps_pages;
+		} regroup;
 		/* create and resize: members for the new objects, copies per object, object-major */
 		struct { struct map_volume volume; uint32_t first_object; unsigned placement_count;
 			 struct map_member *placement; } volume;
@@ -80,11 +94,20 @@ const char *command_kind_name(uint16_t kind);
  * attachment), u64 index, u32 number (attach epoch; the incarnation known, of a refused node start or
  * regroup), str text (says what to do about a refusal), u16 count, then for CMD_OBJECT one i8 per change
  * (0 done, else enum object_refusal). */
-enum object_refusal { OBJ_DONE = 0, OBJ_CONFLICT = 1, OBJ_NO_OBJECT = 2, OBJ_WOULD_EMPTY = 3, OBJ_NOT_MEMBER = 4,
-		      OBJ_INCARNATION = 5, OBJ_NOT_IN = 6, OBJ_IS_IN = 7, OBJ_EPOCH_LIMIT = 8,
-		      OBJ_NEEDED = 9,	/* remove: may hold data that the policy still wants; or the primary's */
-		      OBJ_FULL = 10,	/* place: the object has MEMBERS_MAX members */
-		      OBJ_UNKNOWN = 11 };
+enum object_refusal {
+	OBJ_DONE = 0,
+	OBJ_CONFLICT = 1, /* another epoch */
+	OBJ_NO_OBJECT = 2,
+	OBJ_WOULD_EMPTY = 3,
+	OBJ_NOT_MEMBER = 4, /* the replica, or who proposes has no say */
+	OBJ_INCARNATION = 5,
+	OBJ_NOT_IN = 6,
+	OBJ_IS_IN = 7,
+	OBJ_EPOCH_LIMIT = 8,
+	OBJ_NEEDED = 9, /* remove: may hold data that the policy still wants; or the primary's */
+	OBJ_FULL = 10,	/* place: the object has MEMBERS_MAX members */
+	OBJ_UNKNOWN = 11,
+};
 struct command_result {
 	int code;
 	uint64_t id, index; /* index: Raft index it was applied at */

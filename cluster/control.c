@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control plane's middle: it starts Raft, applies what is committed, and tells shards and clients.
+/* The control plane's middle: it starts Raft, applies what is committed, and tells shards and
+ * clients.
  *
- * All effects are put off to the end of the loop's turn (control_flush): one delta for all commands that
- * were applied in the turn, one command for all object changes that shards proposed, and resumes of
- * finished proposals and calls. So nothing here calls back from inside a call. The flush runs in the LOG
- * phase, so that what it sends leaves in the SEND phase of the same turn.
+ * All effects are put off to the end of the loop's turn (control_flush): one delta for all commands
+ * that were applied in the turn, one command for all object changes that shards proposed, and
+ * resumes of finished proposals and calls. So nothing here calls back from inside a call. The flush
+ * runs in the LOG phase, so that what it sends leaves in the SEND phase of the same turn.
  *
  * It must never act on the outcome of a proposal for the map: nodes act on applied state only. */
 #include "cluster/control_impl.h"
@@ -30,7 +31,8 @@ void control_arm(struct control *c)
 static bool raft_send(void *ctx, uint16_t to, const void *msg, size_t len)
 {
 	struct control *c = ctx;
-	struct peer *p = c->stopping ? NULL : control_peer(c, to); /* connections may be gone by then */
+	struct peer *p =
+		c->stopping ? NULL : control_peer(c, to); /* connections may be gone by then */
 
 	if (!p || conn_full(p->conn) || len > WIRE_BODY_MAX)
 		return false;
@@ -105,8 +107,8 @@ static void subscriber_push(struct control *c, struct subscriber *s, const struc
 	if (bytes->len <= WIRE_BODY_MAX)
 		conn_send(s->conn, OP_MAP_DELTA, 0, bytes->data, (uint32_t)bytes->len, NULL, 0);
 	else
-		log_error("control", "the map is too large to send", "bytes=%zu client=%s", bytes->len,
-			  s->identity);
+		log_error("control", "the map is too large to send", "bytes=%zu client=%s",
+			  bytes->len, s->identity);
 	s->sent = version;
 	writer_free(&own);
 }
@@ -120,8 +122,7 @@ static void deltas_flush(struct control *c)
 
 	if (news)
 		state_delta(c->state, c->delta_version, &w);
-	list_for_each(s, &c->subscribers, link)
-		subscriber_push(c, s, news ? &w : NULL);
+	list_for_each(s, &c->subscribers, link) subscriber_push(c, s, news ? &w : NULL);
 	if (!news)
 		return;
 	c->delta_version = version;
@@ -132,9 +133,8 @@ static bool subscribers_lag(const struct control *c)
 {
 	const struct subscriber *s;
 
-	list_for_each(s, &c->subscribers, link)
-		if (s->watching && s->sent != state_map(c->state)->version)
-			return true;
+	list_for_each(s, &c->subscribers,
+		      link) if (s->watching && s->sent != state_map(c->state)->version) return true;
 	return false;
 }
 
@@ -184,10 +184,15 @@ static void control_tick(struct timer *t)
 int control_start(const struct control_config *cfg, struct control **out)
 {
 	struct control *c = xcalloc(1, sizeof(*c));
-	struct consensus_config raft = { .id = cfg->node, .dir = cfg->raft_dir, .loop = cfg->loop,
-					 .bootstrap = cfg->bootstrap, .hooks = &raft_hooks, .ctx = c };
-	struct list *lists[] = { &c->peers, &c->subscribers, &c->requests, &c->relays, &c->outcalls,
-				 &c->incalls, &c->done_requests, &c->done_calls, &c->client_proposals };
+	struct consensus_config raft = {.id = cfg->node,
+					.dir = cfg->raft_dir,
+					.loop = cfg->loop,
+					.bootstrap = cfg->bootstrap,
+					.hooks = &raft_hooks,
+					.ctx = c};
+	struct list *lists[] = {&c->peers,         &c->subscribers, &c->requests,
+				&c->relays,        &c->outcalls,    &c->incalls,
+				&c->done_requests, &c->done_calls,  &c->client_proposals};
 	int rc;
 
 	c->cfg = *cfg;
@@ -247,13 +252,12 @@ struct peer *control_peer(const struct control *c, uint16_t id)
 {
 	struct peer *p;
 
-	list_for_each(p, &c->peers, link)
-		if (p->id == id)
-			return p;
+	list_for_each(p, &c->peers, link) if (p->id == id) return p;
 	return NULL;
 }
 
-bool control_send(struct control *c, uint16_t node, uint16_t opcode, uint64_t id, const struct writer *w)
+bool control_send(struct control *c, uint16_t node, uint16_t opcode, uint64_t id,
+		  const struct writer *w)
 {
 	struct peer *p = control_peer(c, node);
 
@@ -340,9 +344,7 @@ static struct subscriber *subscriber_find(const struct control *c, const struct 
 {
 	struct subscriber *s;
 
-	list_for_each(s, &c->subscribers, link)
-		if (s->conn == conn)
-			return s;
+	list_for_each(s, &c->subscribers, link) if (s->conn == conn) return s;
 	return NULL;
 }
 
@@ -388,8 +390,8 @@ void control_client_frame(struct control *c, struct conn *conn, const struct fra
 	} else if (f->opcode == OP_PROPOSE) {
 		control_client_on_propose(c, s, f);
 	} else {
-		log_warn("control", "a client sent a frame that it may not send", "client=%s opcode=%u",
-			 s->identity, f->opcode);
+		log_warn("control", "a client sent a frame that it may not send",
+			 "client=%s opcode=%u", s->identity, f->opcode);
 		conn_close(conn, -ERR_PROTOCOL);
 	}
 }

@@ -82,4 +82,5 @@ void control_call_answer(struct control *c, uint64_t ticket, int status, const c
 const struct state *control_state(const struct control *c);
 void control_status(const struct control *c, struct consensus_status *out);
 bool control_peer_connected(const struct control *c, uint16_t node);
-uint64_t control_applied_us(const struct control *c); /* mono time of the newest applied entry or leader contact */
+/* Mono time of the newest applied entry or leader contact. */
+uint64_t control_applied_us(const struct control *c);

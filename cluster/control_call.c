@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admin calls between nodes. A call belongs to the connection it was sent on: if that ends, the call
- * fails, and a late answer finds nobody. A call to this node itself goes the same way without a wire. */
+/* Admin calls between nodes. A call belongs to the connection it was sent on: if that ends, the
+ * call fails, and a late answer finds nobody. A call to this node itself goes the same way without
+ * a wire. */
 #include "cluster/control_impl.h"
 
 #include <stdio.h>
@@ -73,9 +74,7 @@ static struct outcall *outcall_find(struct control *c, uint64_t id, uint64_t ses
 {
 	struct outcall *o;
 
-	list_for_each(o, &c->outcalls, link)
-		if (o->id == id && o->session == session)
-			return o;
+	list_for_each(o, &c->outcalls, link) if (o->id == id && o->session == session) return o;
 	return NULL;
 }
 
@@ -153,9 +152,7 @@ void control_call_answer(struct control *c, uint64_t ticket, int status, const c
 	struct incall *i;
 	struct peer *p;
 
-	list_for_each(i, &c->incalls, link)
-		if (i->ticket == ticket)
-			break;
+	list_for_each(i, &c->incalls, link) if (i->ticket == ticket) break;
 	if (&i->link == &c->incalls)
 		return; /* its caller gave up */
 	json = json ? json : "";
@@ -186,12 +183,10 @@ void control_calls_step(struct control *c)
 	struct outcall *o, *next_o;
 	struct incall *i, *next_i;
 
-	list_for_each_safe(o, next_o, &c->outcalls, link)
-		if (now >= o->deadline_us)
-			outcall_done(c, o, -ETIMEDOUT);
-	list_for_each_safe(i, next_i, &c->incalls, link)
-		if (now >= i->deadline_us)
-			incall_free(c, i);
+	list_for_each_safe(o, next_o, &c->outcalls, link) if (now >= o->deadline_us)
+		outcall_done(c, o, -ETIMEDOUT);
+	list_for_each_safe(i, next_i, &c->incalls, link) if (now >= i->deadline_us)
+		incall_free(c, i);
 }
 
 void control_calls_peer_down(struct control *c, uint64_t session)
@@ -199,12 +194,10 @@ void control_calls_peer_down(struct control *c, uint64_t session)
 	struct outcall *o, *next_o;
 	struct incall *i, *next_i;
 
-	list_for_each_safe(o, next_o, &c->outcalls, link)
-		if (o->session == session)
-			outcall_done(c, o, -ERR_CLOSED);
-	list_for_each_safe(i, next_i, &c->incalls, link)
-		if (i->session == session)
-			incall_free(c, i);
+	list_for_each_safe(o, next_o, &c->outcalls, link) if (o->session == session)
+		outcall_done(c, o, -ERR_CLOSED);
+	list_for_each_safe(i, next_i, &c->incalls, link) if (i->session == session)
+		incall_free(c, i);
 }
 
 /* Delivers calls to ourselves, then resumes the callers of what has ended. */
@@ -214,11 +207,11 @@ void control_calls_finish(struct control *c)
 	struct outcall *o, *next;
 
 	list_init(&all);
-	list_for_each_safe(o, next, &c->outcalls, link)
-		if (o->node == c->cfg.node && o->local.len) {
-			list_del(&o->link);
-			list_push_back(&all, &o->link);
-		}
+	list_for_each_safe(o, next, &c->outcalls, link) if (o->node == c->cfg.node && o->local.len)
+	{
+		list_del(&o->link);
+		list_push_back(&all, &o->link);
+	}
 	while ((n = list_pop_front(&all))) {
 		struct reader r;
 		struct control_call_msg m;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The leader's duties, one step at a time: every node of the map follows the log (standby), and those
- * with the voter role become voters while there are fewer than three. Membership changes run one at a
- * time (raft rule 12), and only for nodes that are connected: a node that cannot catch up would hold
- * the change. */
+/* The leader's duties, one step at a time: every node of the map follows the log (standby), and
+ * those with the voter role become voters while there are fewer than three. Membership changes run
+ * one at a time (raft rule 12), and only for nodes that are connected: a node that cannot catch up
+ * would hold the change. */
 #include "cluster/control_impl.h"
 
 #include "cluster/map_codec.h"
@@ -29,15 +29,16 @@ static void member_resume(struct wait *w, int rc)
 	if (p && c->member_standby && !rc)
 		p->standby_done = true;
 	if (rc && rc != -ERR_BUSY)
-		log_warn("control", "a membership change failed and is tried again", "node=%u error=%s",
-			 c->member_node, err_name(rc));
+		log_warn("control", "a membership change failed and is tried again",
+			 "node=%u error=%s", c->member_node, err_name(rc));
 	else if (!rc)
 		c->duty_us = 0; /* the next step at once */
 	control_arm(c);
 }
 
 /* False: nothing to do for this node, look at the next one. */
-static bool member_step(struct control *c, const struct consensus_status *st, const struct map_node *n)
+static bool member_step(struct control *c, const struct consensus_status *st,
+			const struct map_node *n)
 {
 	struct peer *p = control_peer(c, n->id);
 	int rc;
@@ -76,8 +77,8 @@ void control_duty(struct control *c)
 		return;
 	leader = consensus_is_leader(c->consensus);
 	if (leader && !c->was_leader)
-		list_for_each(p, &c->peers, link)
-			p->standby_done = false; /* another leader may have changed it meanwhile */
+		list_for_each(p, &c->peers, link) p->standby_done =
+			false; /* another leader may have changed it meanwhile */
 	c->was_leader = leader;
 	if (!leader || c->member_busy)
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Volume commands without placement are wishes; the leader fills the placement in, from the state it has
- * applied, before it appends them. If the state moves on meanwhile, apply refuses and the author asks
- * again. */
+/* Volume commands without placement are wishes; the leader fills the placement in, from the state
+ * it has applied, before it appends them. If the state moves on meanwhile, apply refuses and the
+ * author asks again. */
 #include "cluster/control_impl.h"
 
 #include <stdio.h>
@@ -45,17 +45,19 @@ static bool request_make(const struct map *m, struct command *cmd, struct placem
 			return false;
 		q->volume = old->id;
 		q->first_object = old->objects;
-		q->objects = volume_objects_for(v->size, old->object_size, old->stripe_count) - old->objects;
+		q->objects = volume_objects_for(v->size, old->object_size, old->stripe_count) -
+			     old->objects;
 		q->copies = old->copies;
 		cmd->volume.first_object = old->objects;
 	}
 	return q->objects && q->objects <= OBJECTS_MAX && q->copies >= 1 && q->copies <= COPIES_MAX;
 }
 
-static int place(struct control *c, struct command *cmd, struct writer *placed, struct command_result *out)
+static int place(struct control *c, struct command *cmd, struct writer *placed,
+		 struct command_result *out)
 {
 	const struct map *m = state_map(c->state);
-	struct placement_request q = { 0 };
+	struct placement_request q = {0};
 	struct placement_reason reason[16];
 	struct map_member *member = NULL;
 	unsigned reasons = 0;
@@ -63,7 +65,8 @@ static int place(struct control *c, struct command *cmd, struct writer *placed, 
 
 	if (request_make(m, cmd, &q)) {
 		member = xcalloc((size_t)q.objects * q.copies, sizeof(*member));
-		rc = placement_choose(m, &q, member, reason, &reasons, ARRAY_LEN(reason), out->text);
+		rc = placement_choose(m, &q, member, reason, &reasons, ARRAY_LEN(reason),
+				      out->text);
 		cmd->volume.placement = member;
 		cmd->volume.placement_count = rc ? 0 : q.objects * q.copies;
 	}
@@ -103,8 +106,8 @@ static void uuid_draw(struct control *c, struct uuid *u)
 	u->b[8] = (u->b[8] & 0x3f) | 0x80;
 }
 
-int control_volume_create(struct control *c, struct control_propose *p, const struct map_volume *want,
-			  const char *actor, struct wait *w)
+int control_volume_create(struct control *c, struct control_propose *p,
+			  const struct map_volume *want, const char *actor, struct wait *w)
 {
 	struct command *cmd = xcalloc(1, sizeof(*cmd));
 	struct map_volume *v = &cmd->volume.volume;
@@ -119,9 +122,10 @@ int control_volume_create(struct control *c, struct control_propose *p, const st
 		uuid_draw(c, &v->uuid);
 	if (!v->min_in_sync)
 		v->min_in_sync = 1;
-	/* What is not asked for is chosen here; what is wrong is left for apply to refuse in words. */
-	if (!volume_geometry(v->size, active_groups(state_map(c->state)), &object_size, &stripe_count,
-			     &objects)) {
+	/* What is not asked for is chosen here; what is wrong is left for apply to refuse in words.
+	 */
+	if (!volume_geometry(v->size, active_groups(state_map(c->state)), &object_size,
+			     &stripe_count, &objects)) {
 		if (!v->object_size)
 			v->object_size = object_size;
 		if (!v->stripe_count)
@@ -135,8 +139,8 @@ int control_volume_create(struct control *c, struct control_propose *p, const st
 	return rc;
 }
 
-int control_volume_resize(struct control *c, struct control_propose *p, uint32_t volume, uint64_t size,
-			  const char *actor, struct wait *w)
+int control_volume_resize(struct control *c, struct control_propose *p, uint32_t volume,
+			  uint64_t size, const char *actor, struct wait *w)
 {
 	struct map_volume *old = map_volume(state_map(c->state), volume);
 	struct command *cmd = xcalloc(1, sizeof(*cmd));

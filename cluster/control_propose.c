@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Proposals: of this node (request), of peers that take us for the leader (relay), of clients, and the
- * shards' object changes.
+/* Proposals: of this node (request), of peers that take us for the leader (relay), of clients, and
+ * the shards' object changes.
  *
  *   WAITING --leader is here--> LOCAL  --applied--> DONE
  *      ^  \--leader is a peer--> REMOTE --answer--> DONE
  *      +---- not leader: nothing was done; or outcome unknown and the command may be repeated
  *
- * An attempt whose outcome is unknown (leadership or connection lost) is repeated only if applying the
- * command twice is the same as once: by its compare-and-swap, or because state.c recognises it. */
+ * An attempt whose outcome is unknown (leadership or connection lost) is repeated only if applying
+ * the command twice is the same as once: by its compare-and-swap, or because state.c recognises it.
+ */
 #include "cluster/control_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -61,7 +63,8 @@ static void request_wait(struct request *q, bool unknown)
 
 static void request_local_end(struct request *q, int rc)
 {
-	if (!q->p || q->c->stopping) { /* its owner was told -ETIMEDOUT meanwhile, or is told -ECANCELED */
+	if (!q->p ||
+	    q->c->stopping) { /* its owner was told -ETIMEDOUT meanwhile, or is told -ECANCELED */
 		q->unknown = true;
 		request_done(q, -ECANCELED);
 	} else if (rc == -ERR_NOT_LEADER || rc == -ERR_BUSY) {
@@ -110,19 +113,22 @@ static void request_try(struct request *q)
 		return;
 	}
 	consensus_status(c->consensus, &st);
-	if (st.leader && st.leader != c->cfg.node && control_send(c, st.leader, OP_PROPOSE, q->id, &q->cmd)) {
+	if (st.leader && st.leader != c->cfg.node &&
+	    control_send(c, st.leader, OP_PROPOSE, q->id, &q->cmd)) {
 		q->state = REQUEST_REMOTE;
 		q->leader = st.leader;
 	}
 }
 
-/* The owner's deadline; what lies in our own log cannot be taken back, so it stays until it ends. */
+/* The owner's deadline; what lies in our own log cannot be taken back, so it stays until it ends.
+ */
 static void request_expire(struct request *q)
 {
 	struct control_propose *p = q->p;
 
 	if (q->state != REQUEST_LOCAL) {
-		request_done(q, q->unknown || q->state == REQUEST_REMOTE ? -ETIMEDOUT : -ERR_NO_LEADER);
+		request_done(q, q->unknown || q->state == REQUEST_REMOTE ? -ETIMEDOUT
+									 : -ERR_NO_LEADER);
 		return;
 	}
 	q->p = NULL;
@@ -139,7 +145,8 @@ void control_requests_step(struct control *c, bool at_once)
 	/* Owners that are resumed may propose again: walk what is there now. */
 	list_init(&all);
 	list_splice_back(&all, &c->requests);
-	list_for_each_safe(q, next, &all, link) {
+	list_for_each_safe(q, next, &all, link)
+	{
 		list_del(&q->link);
 		list_push_back(&c->requests, &q->link);
 		if (q->p && now >= q->deadline_us)
@@ -153,9 +160,9 @@ void control_requests_peer_down(struct control *c, uint16_t node)
 {
 	struct request *q, *next;
 
-	list_for_each_safe(q, next, &c->requests, link)
-		if (q->state == REQUEST_REMOTE && q->leader == node)
-			request_wait(q, true);
+	list_for_each_safe(q, next, &c->requests,
+			   link) if (q->state == REQUEST_REMOTE && q->leader == node)
+		request_wait(q, true);
 }
 
 void control_requests_finish(struct control *c)
@@ -236,9 +243,8 @@ void control_on_proposed(struct control *c, struct peer *p, const struct frame *
 		conn_close(p->conn, -ERR_PROTOCOL);
 		return;
 	}
-	list_for_each(q, &c->requests, link)
-		if (q->id == f->id && q->state == REQUEST_REMOTE && q->leader == p->id)
-			break;
+	list_for_each(q, &c->requests, link) if (q->id == f->id && q->state == REQUEST_REMOTE &&
+						 q->leader == p->id) break;
 	if (&q->link != &c->requests) {
 		if (result->code == -ERR_NOT_LEADER || result->code == -ERR_BUSY) {
 			request_wait(q, false);
@@ -344,7 +350,7 @@ static bool change_same(const struct object_change *a, const struct object_chang
 
 void control_batch_flush(struct control *c)
 {
-	struct command cmd = { .kind = CMD_OBJECT, .object = { c->batch_count, c->batch } };
+	struct command cmd = {.kind = CMD_OBJECT, .object = {c->batch_count, c->batch}};
 	struct writer w = writer_init_heap();
 	struct consensus_status st;
 
@@ -358,7 +364,8 @@ void control_batch_flush(struct control *c)
 		c->batch_count = 0;
 		return;
 	}
-	/* While there is no leader they wait a little: the election is shorter than their author's pause. */
+	/* While there is no leader they wait a little: the election is shorter than their author's
+	 * pause. */
 	if ((st.leader && control_send(c, st.leader, OP_PROPOSE, 0, &w)) ||
 	    control_now_us(c) - c->batch_us > CONTROL_BATCH_KEEP_US)
 		c->batch_count = 0;
@@ -398,17 +405,18 @@ struct client_proposal {
 	uint64_t serial, id;
 };
 
-static void client_answer(struct control *c, uint64_t serial, uint64_t id, const struct command_result *r)
+static void client_answer(struct control *c, uint64_t serial, uint64_t id,
+			  const struct command_result *r)
 {
 	struct writer w = writer_init_heap();
 	struct subscriber *s;
 
 	command_result_encode(r, &w);
-	list_for_each(s, &c->subscribers, link)
-		if (s->serial == serial) {
-			s->proposals--;
-			conn_send(s->conn, OP_PROPOSED, id, w.data, (uint32_t)w.len, NULL, 0);
-		}
+	list_for_each(s, &c->subscribers, link) if (s->serial == serial)
+	{
+		s->proposals--;
+		conn_send(s->conn, OP_PROPOSED, id, w.data, (uint32_t)w.len, NULL, 0);
+	}
 	writer_free(&w);
 }
 
@@ -434,12 +442,14 @@ static bool holder_is(const char *holder, const char *identity)
 	return n && !strncmp(holder, identity, n) && (holder[n] == 0 || holder[n] == ' ');
 }
 
-static bool client_may(const struct control *c, const struct subscriber *s, const struct command *cmd)
+static bool client_may(const struct control *c, const struct subscriber *s,
+		       const struct command *cmd)
 {
 	if (cmd->kind == CMD_ATTACH)
 		return holder_is(cmd->attach.holder, s->identity);
 	if (cmd->kind == CMD_DETACH) {
-		struct map_attachment *a = map_attachment(state_map(c->state), cmd->detach.attachment);
+		struct map_attachment *a =
+			map_attachment(state_map(c->state), cmd->detach.attachment);
 
 		return !a || holder_is(a->holder, s->identity);
 	}
@@ -463,14 +473,13 @@ void control_client_on_propose(struct control *c, struct subscriber *s, const st
 		struct command_result *refusal = xcalloc(1, sizeof(*refusal));
 
 		refusal->code = rc;
-		strcpy(refusal->text, rc == -ERR_REFUSED ? "a client may only attach and detach volumes under "
-							   "its own identity"
-							 : err_text(rc));
+		snprintf(refusal->text, sizeof(refusal->text), "%s",
+			 rc == -ERR_REFUSED ? "a client may only attach and detach, as itself"
+					    : err_text(rc));
 		client_answer(c, s->serial, f->id, refusal);
 		free(refusal);
 	} else {
-		strcpy(cmd->actor, "");
-		strncat(cmd->actor, s->identity, sizeof(cmd->actor) - 1);
+		snprintf(cmd->actor, sizeof(cmd->actor), "%.63s", s->identity);
 		cp = xcalloc(1, sizeof(*cp));
 		cp->c = c;
 		cp->serial = s->serial;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster map: lookups, the address formula and record keeping. Clients link this file, so it may
- * use node/base only: no I/O, no clock, no threads. */
+/* The cluster map: lookups, the address formula and record keeping. Clients link this file, so it
+ * may use node/base only: no I/O, no clock, no threads. */
 #include "cluster/map_codec.h"
 #include "node/base/err.h"
 
@@ -8,7 +8,7 @@
 
 void map_init(struct map *m)
 {
-	*m = (struct map){ .next_volume = 1, .next_attachment = 1, .next_node = 1, .next_group = 1 };
+	*m = (struct map){.next_volume = 1, .next_attachment = 1, .next_node = 1, .next_group = 1};
 	hmap_init(&m->nodes);
 	hmap_init(&m->groups);
 	hmap_init(&m->volumes);

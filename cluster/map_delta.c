@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Record codecs and deltas of the map (formats: map.h). A delta is read twice: once to validate all of
- * it, then to take it, so that a damaged one never leaves half a change behind. */
+/* Record codecs and deltas of the map (formats: map.h). A delta is read twice: once to validate all
+ * of it, then to take it, so that a damaged one never leaves half a change behind. */
 #include "cluster/map_codec.h"
 #include "node/base/err.h"
 
@@ -337,7 +337,8 @@ static void take_volume(struct taker *t, const struct map_volume *in)
 {
 	struct map_volume *v = map_volume_put(t->m, in->id), copy = *in;
 
-	/* Volumes only grow; a smaller count would be an older record, and objects are never cut. */
+	/* Volumes only grow; a smaller count would be an older record, and objects are never cut.
+	 */
 	map_volume_grow(v, in->objects);
 	copy.by_id = v->by_id;
 	copy.objects = v->objects;
@@ -353,7 +354,8 @@ static void take_object(struct taker *t, uint64_t id, const struct map_object *i
 	struct map_object *o = map_object(t->m, id);
 
 	if (!o || o->epoch > in->epoch)
-		return; /* no such volume (yet): its volume record comes before it in any sound delta */
+		return; /* no such volume (yet): its volume record comes before it in any sound
+			   delta */
 	*o = *in;
 	o->id = id;
 	o->changed = t->to;
@@ -443,14 +445,15 @@ static void unname_all(struct map *m)
 {
 	for (struct hnode *n = hmap_walk(&m->volumes, NULL); n; n = hmap_walk(&m->volumes, n))
 		container_of(n, struct map_volume, by_id)->changed = UINT64_MAX;
-	for (struct hnode *n = hmap_walk(&m->attachments, NULL); n; n = hmap_walk(&m->attachments, n))
+	for (struct hnode *n = hmap_walk(&m->attachments, NULL); n;
+	     n = hmap_walk(&m->attachments, n))
 		container_of(n, struct map_attachment, by_id)->changed = UINT64_MAX;
 }
 
 int map_delta_apply(struct map *m, struct reader *r,
 		    void (*changed)(void *arg, enum map_record kind, uint64_t id), void *arg)
 {
-	struct taker t = { .m = m, .changed = changed, .arg = arg };
+	struct taker t = {.m = m, .changed = changed, .arg = arg};
 	struct record *rec;
 	struct reader check;
 	struct map head;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement by weighted rendezvous hashing: every group gets the score -weight / ln(h) for the object,
- * the highest scores of distinct fault sets win. A group's share follows its weight, and when one comes
- * or goes only the objects that must move do. Pure: no I/O, no clock, no randomness; runs on the leader
- * only, its result travels in the command. */
+/* Placement by weighted rendezvous hashing: every group gets the score -weight / ln(h) for the
+ * object, the highest scores of distinct fault sets win. A group's share follows its weight, and
+ * when one comes or goes only the objects that must move do. Pure: no I/O, no clock, no randomness;
+ * runs on the leader only, its result travels in the command. */
 #include "cluster/placement.h"
 #include "cluster/map_codec.h"
 #include "node/base/err.h"
@@ -62,9 +62,9 @@ static bool excluded(const struct placement_request *q, uint16_t group)
 static void candidate_init(struct candidate *c, const struct map *m, const struct map_group *g,
 			   const struct placement_request *q)
 {
-	static const char *const state[] = { "unknown", "pending", "active", "failed", "removed" };
+	static const char *const state[] = {"unknown", "pending", "active", "failed", "removed"};
 
-	*c = (struct candidate){ .group = g, .node = map_node(m, g->node) };
+	*c = (struct candidate){.group = g, .node = map_node(m, g->node)};
 	c->fault_set = c->node ? fault_set_of(c->node) : "";
 	c->weight = (double)g->free_steps * ((double)g->raw_bytes / 20);
 	if (!c->node || c->node->state != NODE_ACTIVE)
@@ -107,8 +107,8 @@ static unsigned fault_sets(const struct candidate *c, size_t count)
 }
 
 /* Takes the best of each fault set, in order of score; fills in why the others were not taken. */
-static void choose(struct candidate *c, size_t count, uint64_t object, const struct placement_request *q,
-		   struct map_member *out)
+static void choose(struct candidate *c, size_t count, uint64_t object,
+		   const struct placement_request *q, struct map_member *out)
 {
 	const struct candidate *taken[COPIES_MAX];
 	unsigned n = 0;
@@ -123,13 +123,15 @@ static void choose(struct candidate *c, size_t count, uint64_t object, const str
 			if (!strcmp(taken[k]->fault_set, c[i].fault_set))
 				same = taken[k];
 		if (same) {
-			snprintf(c[i].why, sizeof(c[i].why), "same fault set as group %u", same->group->id);
+			snprintf(c[i].why, sizeof(c[i].why), "same fault set as group %u",
+				 same->group->id);
 		} else if (n == q->copies) {
-			snprintf(c[i].why, sizeof(c[i].why), "lower score: less free space, or the hash");
+			snprintf(c[i].why, sizeof(c[i].why),
+				 "lower score: less free space, or the hash");
 		} else {
 			snprintf(c[i].why, sizeof(c[i].why), "chosen");
-			out[n] = (struct map_member){ .group = c[i].group->id,
-						      .group_incarnation = c[i].group->incarnation };
+			out[n] = (struct map_member){.group = c[i].group->id,
+						     .group_incarnation = c[i].group->incarnation};
 			taken[n++] = &c[i];
 		}
 	}
@@ -161,13 +163,17 @@ int placement_choose(const struct map *m, const struct placement_request *q, str
 	sets = fault_sets(c, count);
 	why[0] = 0;
 	if (sets < q->copies) {
-		snprintf(why, 256, "%u copies need %u fault sets (by default: nodes) with an active disk group "
-			 "that has space, and there are %u: add nodes or disk groups, or ask for fewer copies",
+		snprintf(why, 256,
+			 "%u copies need %u fault sets (by default: nodes) with an active disk "
+			 "group "
+			 "that has space, and there are %u: add nodes or disk groups, or ask for "
+			 "fewer copies",
 			 q->copies, q->copies, sets);
 		rc = -ERR_TOO_FEW;
 	}
 	for (uint32_t i = 0; !rc && i < q->objects; i++)
-		choose(c, count, object_id(q->volume, q->first_object + i), q, out + (size_t)i * q->copies);
+		choose(c, count, object_id(q->volume, q->first_object + i), q,
+		       out + (size_t)i * q->copies);
 	for (size_t i = 0; reasons && i < count && told < reasons_max; i++, told++) {
 		reasons[told].group = c[i].group->id;
 		snprintf(reasons[told].text, sizeof(reasons[told].text), "%s",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state machine: dispatch, bookkeeping of changes, and what only operators see (tokens, settings,
- * events). Everything here must give the same result on every node for the same log: no clock (time
- * comes in the command), no randomness, no walk in hash order that has an effect. */
+/* The state machine: dispatch, bookkeeping of changes, and what only operators see (tokens,
+ * settings, events). Everything here must give the same result on every node for the same log: no
+ * clock (time comes in the command), no randomness, no walk in hash order that has an effect. */
 #include "cluster/state_impl.h"
 #include "node/base/hash.h"
 
@@ -115,7 +115,8 @@ void state_gone(struct state *s, enum map_record kind, uint32_t id)
 		s->floor = MAX(s->floor, s->gone_index[half - 1]);
 		s->gone_count -= half;
 		memmove(s->gone, s->gone + half, s->gone_count * sizeof(s->gone[0]));
-		memmove(s->gone_index, s->gone_index + half, s->gone_count * sizeof(s->gone_index[0]));
+		memmove(s->gone_index, s->gone_index + half,
+			s->gone_count * sizeof(s->gone_index[0]));
 	}
 	s->gone[s->gone_count] = (uint64_t)kind << 32 | id;
 	s->gone_index[s->gone_count++] = s->index;
@@ -198,10 +199,12 @@ int state_token_take(struct state *s, const char *sha256, struct command_result 
 	if (i >= 0)
 		token_drop(s, (unsigned)i);
 	if (i < 0)
-		return state_refuse(out, -ERR_AUTH, "the invitation is unknown or was used already: make a new "
+		return state_refuse(out, -ERR_AUTH,
+				    "the invitation is unknown or was used already: make a new "
 				    "one with `ashlar node invite`");
 	if (expired)
-		return state_refuse(out, -ERR_AUTH, "the invitation ran out: make a new one with "
+		return state_refuse(out, -ERR_AUTH,
+				    "the invitation ran out: make a new one with "
 				    "`ashlar node invite`");
 	return 0;
 }
@@ -209,15 +212,18 @@ int state_token_take(struct state *s, const char *sha256, struct command_result 
 static int token_add(struct state *s, const struct command *c, struct command_result *out)
 {
 	if (strlen(c->token.sha256) != 64 || strspn(c->token.sha256, "0123456789abcdef") != 64)
-		return state_refuse(out, -ERR_INVALID, "an invitation is stored as 64 lower-case hex digits");
+		return state_refuse(out, -ERR_INVALID,
+				    "an invitation is stored as 64 lower-case hex digits");
 	if (token_find(s, c->token.sha256) >= 0)
 		return 0;
 	for (unsigned i = s->token_count; i-- > 0;)
 		if (s->token[i].expires_ms <= s->time_ms)
 			token_drop(s, i);
 	if (s->token_count == STATE_TOKENS)
-		return state_refuse(out, -ERR_LIMIT, "%u invitations are open: use one or wait until one "
-				    "runs out", STATE_TOKENS);
+		return state_refuse(out, -ERR_LIMIT,
+				    "%u invitations are open: use one or wait until one "
+				    "runs out",
+				    STATE_TOKENS);
 	memcpy(s->token[s->token_count].sha256, c->token.sha256, sizeof(c->token.sha256));
 	s->token[s->token_count++].expires_ms = c->token.expires_ms;
 	return 0;
@@ -240,8 +246,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 	bool found;
 
 	if (!state_name_ok(key))
-		return state_refuse(out, -ERR_INVALID, "setting \"%s\": the key is not valid: %s", key,
-				    NAME_RULE);
+		return state_refuse(out, -ERR_INVALID, "setting \"%s\": the key is not valid: %s",
+				    key, NAME_RULE);
 	while (i < s->setting_count && strcmp(s->setting[i].key, key) < 0)
 		i++;
 	found = i < s->setting_count && !strcmp(s->setting[i].key, key);
@@ -253,7 +259,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 			(s->setting_count - i) * sizeof(s->setting[0]));
 	} else {
 		if (!found && s->setting_count == STATE_SETTINGS)
-			return state_refuse(out, -ERR_LIMIT, "there are %u settings already: unset one first",
+			return state_refuse(out, -ERR_LIMIT,
+					    "there are %u settings already: unset one first",
 					    STATE_SETTINGS);
 		if (!found) {
 			memmove(&s->setting[i + 1], &s->setting[i],
@@ -261,8 +268,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 			s->setting_count++;
 		}
 		memset(&s->setting[i], 0, sizeof(s->setting[i]));
-		strcpy(s->setting[i].key, key);
-		strcpy(s->setting[i].value, c->setting.value);
+		snprintf(s->setting[i].key, sizeof(s->setting[i].key), "%s", key);
+		snprintf(s->setting[i].value, sizeof(s->setting[i].value), "%s", c->setting.value);
 	}
 	state_event_add(s, 0, "SETTING", "%s = \"%s\"", key, c->setting.value);
 	return 0;
@@ -271,7 +278,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 static int event_add(struct state *s, const struct command *c, struct command_result *out)
 {
 	if (c->event.severity > 2 || !c->event.code[0])
-		return state_refuse(out, -ERR_INVALID, "an event needs a code and a severity of 0 to 2");
+		return state_refuse(out, -ERR_INVALID,
+				    "an event needs a code and a severity of 0 to 2");
 	state_event_add(s, c->event.severity, c->event.code, "%s", c->event.text);
 	return 0;
 }
@@ -279,7 +287,8 @@ static int event_add(struct state *s, const struct command *c, struct command_re
 static int dispatch(struct state *s, const struct command *c, struct command_result *out)
 {
 	if (c->kind != CMD_CLUSTER_INIT && uuid_is_nil(&s->map.cluster))
-		return state_refuse(out, -ERR_UNCLAIMED, "there is no cluster yet: run `ashlar cluster init`");
+		return state_refuse(out, -ERR_UNCLAIMED,
+				    "there is no cluster yet: run `ashlar cluster init`");
 	switch ((enum command_kind)c->kind) {
 	case CMD_CLUSTER_INIT:
 		return state_cluster_init(s, c, out);
@@ -323,7 +332,8 @@ static int dispatch(struct state *s, const struct command *c, struct command_res
 	return -ERR_VERSION;
 }
 
-void state_apply(struct state *s, uint64_t index, const void *cmd, size_t len, struct command_result *out,
+void state_apply(struct state *s, uint64_t index, const void *cmd, size_t len,
+		 struct command_result *out,
 		 void (*changed)(void *arg, enum map_record kind, uint64_t id), void *arg)
 {
 	struct reader r = reader_init(cmd, len);
@@ -335,8 +345,10 @@ void state_apply(struct state *s, uint64_t index, const void *cmd, size_t len, s
 	out->index = index;
 	rc = command_decode(&r, c, &arena);
 	if (rc) {
-		state_refuse(out, rc, "this version (%s) cannot read the command: upgrade all nodes to the "
-			     "version that sent it", ASHLAR_VERSION);
+		state_refuse(out, rc,
+			     "this version (%s) cannot read the command: upgrade all nodes to the "
+			     "version that sent it",
+			     ASHLAR_VERSION);
 	} else {
 		s->index = index;
 		s->time_ms = c->time_ms;

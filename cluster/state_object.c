@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configurations of objects in the state machine: the table of replication.md §3 (cluster/README.md
- * restates it). Each change is compare-and-swap on the epoch and raises it by one; whoever proposes is
- * checked against the incarnations that are current, so that a process from before a restart changes
- * nothing. The set I of `in` members never becomes empty. */
+ * restates it). Each change is compare-and-swap on the epoch and raises it by one; whoever proposes
+ * is checked against the incarnations that are current, so that a process from before a restart
+ * changes nothing. The set I of `in` members never becomes empty. */
 #include "cluster/state_impl.h"
 
 #define EPOCH_COUNTER_MAX 0xffffffu /* 8 bits recovery generation above it */
@@ -16,7 +16,8 @@ static int member_find(const struct map_object *o, const struct map_member *r)
 {
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (o->member[i].group == r->group &&
-		    o->member[i].group_incarnation == r->group_incarnation && o->member[i].gen == r->gen)
+		    o->member[i].group_incarnation == r->group_incarnation &&
+		    o->member[i].gen == r->gen)
 			return (int)i;
 	return -1;
 }
@@ -33,7 +34,8 @@ static bool node_current(const struct state *s, uint16_t node, uint32_t incarnat
 {
 	struct map_node *n = map_node(&s->map, node);
 
-	return n && n->incarnation == incarnation && n->state != NODE_DEAD && n->state != NODE_REMOVED;
+	return n && n->incarnation == incarnation && n->state != NODE_DEAD &&
+	       n->state != NODE_REMOVED;
 }
 
 /* The proposer is the primary, in the incarnation its tenure is bound to, and still in I. */
@@ -55,7 +57,8 @@ static void member_remove(struct state *s, struct map_object *o, unsigned i)
 		o->primary--;
 }
 
-static enum object_refusal drop(struct state *s, struct map_object *o, const struct object_change *ch)
+static enum object_refusal drop(struct state *s, struct map_object *o,
+				const struct object_change *ch)
 {
 	int i = member_find(o, &ch->replica);
 
@@ -73,7 +76,8 @@ static enum object_refusal drop(struct state *s, struct map_object *o, const str
 	return OBJ_DONE;
 }
 
-static enum object_refusal promote(struct state *s, struct map_object *o, const struct object_change *ch)
+static enum object_refusal promote(struct state *s, struct map_object *o,
+				   const struct object_change *ch)
 {
 	int i = member_find(o, &ch->replica);
 
@@ -81,7 +85,8 @@ static enum object_refusal promote(struct state *s, struct map_object *o, const 
 		return OBJ_NOT_MEMBER;
 	if (o->member[i].in)
 		return OBJ_IS_IN;
-	if (!node_current(s, ch->proposer, ch->incarnation) || !map_member_node(&s->map, &o->member[i]))
+	if (!node_current(s, ch->proposer, ch->incarnation) ||
+	    !map_member_node(&s->map, &o->member[i]))
 		return OBJ_INCARNATION;
 	if (!proposed_by_primary(s, o, ch))
 		return OBJ_NOT_MEMBER;
@@ -89,8 +94,8 @@ static enum object_refusal promote(struct state *s, struct map_object *o, const 
 	return OBJ_DONE;
 }
 
-static enum object_refusal takeover(struct state *s, struct map_object *o, const struct object_change *ch,
-				    uint32_t epoch)
+static enum object_refusal takeover(struct state *s, struct map_object *o,
+				    const struct object_change *ch, uint32_t epoch)
 {
 	unsigned old = o->primary;
 	int found = -1;
@@ -98,7 +103,8 @@ static enum object_refusal takeover(struct state *s, struct map_object *o, const
 	for (unsigned i = 0; i < o->member_count; i++) {
 		struct map_node *n = map_member_node(&s->map, &o->member[i]);
 
-		if (!n || n->id != ch->node || (ch->replica.group && ch->replica.group != o->member[i].group))
+		if (!n || n->id != ch->node ||
+		    (ch->replica.group && ch->replica.group != o->member[i].group))
 			continue;
 		if (found < 0 || (o->member[i].in && !o->member[found].in))
 			found = (int)i;
@@ -119,8 +125,8 @@ static enum object_refusal takeover(struct state *s, struct map_object *o, const
 	return OBJ_DONE;
 }
 
-static enum object_refusal place(struct state *s, struct map_object *o, const struct object_change *ch,
-				 uint32_t epoch)
+static enum object_refusal place(struct state *s, struct map_object *o,
+				 const struct object_change *ch, uint32_t epoch)
 {
 	struct map_group *g = map_group(&s->map, ch->replica.group);
 
@@ -132,13 +138,13 @@ static enum object_refusal place(struct state *s, struct map_object *o, const st
 	if (o->member_count == MEMBERS_MAX || s->members >= MEMBERS_TOTAL_MAX)
 		return OBJ_FULL;
 	o->member[o->member_count++] = (struct map_member){
-		.group = g->id, .group_incarnation = g->incarnation, .gen = epoch };
+		.group = g->id, .group_incarnation = g->incarnation, .gen = epoch};
 	s->members++;
 	return OBJ_DONE;
 }
 
-/* An out replica may hold data that nobody in I has (design: they are kept until I is complete), unless
- * its group lost it. The primary's entry must stay for as long as it is the primary. */
+/* An out replica may hold data that nobody in I has (design: they are kept until I is complete),
+ * unless its group lost it. The primary's entry must stay for as long as it is the primary. */
 static enum object_refusal remove_member(struct state *s, struct map_object *o,
 					 const struct object_change *ch)
 {
@@ -152,7 +158,8 @@ static enum object_refusal remove_member(struct state *s, struct map_object *o,
 	if (o->member[i].in)
 		return OBJ_IS_IN;
 	g = map_group(&s->map, o->member[i].group);
-	holds_data = g && g->incarnation == o->member[i].group_incarnation && g->state != GROUP_REMOVED;
+	holds_data =
+		g && g->incarnation == o->member[i].group_incarnation && g->state != GROUP_REMOVED;
 	if ((unsigned)i == o->primary || (holds_data && map_in_count(o) < copies))
 		return OBJ_NEEDED;
 	member_remove(s, o, (unsigned)i);
@@ -227,13 +234,13 @@ static struct map_member *member_room(struct state *s, struct map_object *o)
 	return NULL;
 }
 
-/* The group's replicas of the object are lost with its old incarnation: each becomes an out replica of
- * the new one. Only the last member of I stays as it is, listed under the old incarnation, so that
- * everyone sees that acknowledged writes may be missing. */
+/* The group's replicas of the object are lost with its old incarnation: each becomes an out replica
+ * of the new one. Only the last member of I stays as it is, listed under the old incarnation, so
+ * that everyone sees that acknowledged writes may be missing. */
 static void regroup_object(struct state *s, const struct map_group *g, struct map_object *o)
 {
-	struct map_member fresh = { .group = g->id, .group_incarnation = g->incarnation,
-				    .gen = o->epoch + 1 };
+	struct map_member fresh = {
+		.group = g->id, .group_incarnation = g->incarnation, .gen = o->epoch + 1};
 	int placed = -1;
 	bool lost = false;
 
@@ -281,27 +288,31 @@ int state_regroup(struct state *s, const struct command *c, struct command_resul
 	struct hnode *h;
 
 	if (!g || g->state == GROUP_REMOVED)
-		return state_refuse(out, -ERR_NOT_FOUND, "there is no disk group %u", c->regroup.group);
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no disk group %u",
+				    c->regroup.group);
 	out->id = g->id;
 	out->number = g->incarnation;
 	if (g->node != c->regroup.node)
-		return state_refuse(out, -ERR_FOREIGN, "disk group %u belongs to node %u, not %u", g->id, g->node,
-				    c->regroup.node);
+		return state_refuse(out, -ERR_FOREIGN, "disk group %u belongs to node %u, not %u",
+				    g->id, g->node, c->regroup.node);
 	if (g->incarnation == c->regroup.new_incarnation &&
 	    c->regroup.old_incarnation < c->regroup.new_incarnation)
 		return 0; /* the same again */
 	if (g->incarnation != c->regroup.old_incarnation ||
 	    c->regroup.new_incarnation <= c->regroup.old_incarnation)
-		return state_refuse(out, -ERR_STALE, "disk group %u has incarnation %u, not %u: its devices were "
-				    "rolled back or copied; add them as a new group", g->id, g->incarnation,
-				    c->regroup.old_incarnation);
+		return state_refuse(out, -ERR_STALE,
+				    "disk group %u has incarnation %u, not %u: its devices were "
+				    "rolled back or copied; add them as a new group",
+				    g->id, g->incarnation, c->regroup.old_incarnation);
 	for (h = hmap_walk(&s->map.volumes, NULL); h; h = hmap_walk(&s->map.volumes, h)) {
 		struct map_volume *v = container_of(h, struct map_volume, by_id);
 
 		for (uint32_t i = 0; i < v->objects; i++)
 			if (has_group(&v->object[i], g) && epoch_full(&v->object[i]))
-				return state_refuse(out, -ERR_LIMIT, "an object of volume %s used all its epochs: "
-						    "copy the volume to a new one", v->name);
+				return state_refuse(out, -ERR_LIMIT,
+						    "an object of volume %s used all its epochs: "
+						    "copy the volume to a new one",
+						    v->name);
 	}
 	g->incarnation = c->regroup.new_incarnation;
 	g->state = GROUP_ACTIVE;
@@ -314,7 +325,9 @@ int state_regroup(struct state *s, const struct command *c, struct command_resul
 			if (has_group(&v->object[i], g))
 				regroup_object(s, g, &v->object[i]);
 	}
-	state_event_add(s, 1, "REGROUP", "disk group %u of node %u starts %s as incarnation %u", g->id, g->node,
-			c->regroup.keeps_pages ? "with its data, without its log," : "empty", g->incarnation);
+	state_event_add(s, 1, "REGROUP", "disk group %u of node %u starts %s as incarnation %u",
+			g->id, g->node,
+			c->regroup.keeps_pages ? "with its data, without its log," : "empty",
+			g->incarnation);
 	return 0;
 }

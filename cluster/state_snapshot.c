@@ -6,8 +6,8 @@
  *   u16 nodes × NODE, u16 groups × GROUP, u32 volumes × (VOLUME, objects × OBJECT without id),
  *   u32 attachments × ATTACHMENT  (fields: map.h), each ascending by id,
  *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
- *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str actor),
- *   oldest first.
+ *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str
+ * actor), oldest first.
  *
  * What deltas need (record versions, what is gone) is not state: nodes that restored at different
  * points must have the same bytes. */
@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-#define SNAPSHOT_MAGIC 0x53485341u
+#define SNAPSHOT_MAGIC  0x53485341u
 #define SNAPSHOT_FORMAT 1u
 
 static void write_volumes(const struct map *m, struct writer *w)
@@ -102,7 +102,7 @@ static void read_nodes(struct reader *r, struct map *m)
 	unsigned last = 0, count = read_u16(r);
 
 	for (unsigned i = 0; i < count && !r->bad; i++) {
-		struct map_node in = { 0 }, *n;
+		struct map_node in = {0}, *n;
 
 		map_node_read(r, &in);
 		if (r->bad || in.id <= last || in.id >= m->next_node) {
@@ -122,7 +122,7 @@ static void read_groups(struct reader *r, struct map *m)
 	unsigned last = 0, count = read_u16(r);
 
 	for (unsigned i = 0; i < count && !r->bad; i++) {
-		struct map_group in = { 0 }, *g;
+		struct map_group in = {0}, *g;
 
 		map_group_read(r, &in);
 		if (r->bad || in.id <= last || in.id >= m->next_group || !map_node(m, in.node)) {
@@ -157,7 +157,7 @@ static void read_volumes(struct reader *r, struct state *s)
 	uint32_t last = 0, count = read_u32(r);
 
 	for (uint32_t i = 0; i < count && !r->bad; i++) {
-		struct map_volume in = { 0 }, *v;
+		struct map_volume in = {0}, *v;
 		uint32_t objects;
 
 		map_volume_read(r, &in, true);
@@ -183,7 +183,7 @@ static void read_attachments(struct reader *r, struct state *s)
 	uint32_t last = 0, count = read_u32(r);
 
 	for (uint32_t i = 0; i < count && !r->bad; i++) {
-		struct map_attachment in = { 0 }, *a;
+		struct map_attachment in = {0}, *a;
 
 		map_attachment_read(r, &in);
 		if (r->bad || in.id <= last || in.id >= s->map.next_attachment) {

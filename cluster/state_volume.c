@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Volumes and attachments in the state machine. A placement is made by the leader's placement.c; here
- * it is only validated, so that nodes of different versions cannot disagree about it. */
+/* Volumes and attachments in the state machine. A placement is made by the leader's placement.c;
+ * here it is only validated, so that nodes of different versions cannot disagree about it. */
 #include "cluster/state_impl.h"
 
 #include <stdlib.h>
@@ -41,21 +41,28 @@ static int placement_check(struct state *s, const struct command *c, unsigned co
 	unsigned sets = usable_fault_sets(s);
 
 	if (sets < copies)
-		return state_refuse(out, -ERR_TOO_FEW, "%u copies need %u fault sets (by default: nodes) with an "
-				    "active disk group, and there are %u: add nodes or disk groups, or ask for "
-				    "fewer copies", copies, copies, sets);
+		return state_refuse(
+			out, -ERR_TOO_FEW,
+			"%u copies need %u fault sets (by default: nodes) with an "
+			"active disk group, and there are %u: add nodes or disk groups, or ask for "
+			"fewer copies",
+			copies, copies, sets);
 	for (unsigned i = 0; i < c->volume.placement_count; i++) {
 		struct map_group *g = map_group(&s->map, p[i].group);
 		unsigned copy = i % copies;
 
 		if (!group_usable(&s->map, g) || g->incarnation != p[i].group_incarnation)
-			return state_refuse(out, -ERR_CONFLICT, "disk group %u of the placement is not active any "
-					    "more: try again", p[i].group);
+			return state_refuse(out, -ERR_CONFLICT,
+					    "disk group %u of the placement is not active any "
+					    "more: try again",
+					    p[i].group);
 		set[copy] = state_fault_set(map_node(&s->map, g->node));
 		for (unsigned k = 0; k < copy; k++)
 			if (!strcmp(set[k], set[copy]))
-				return state_refuse(out, -ERR_INVALID, "two copies of an object were placed in "
-						    "fault set %s", set[copy]);
+				return state_refuse(out, -ERR_INVALID,
+						    "two copies of an object were placed in "
+						    "fault set %s",
+						    set[copy]);
 	}
 	return 0;
 }
@@ -74,10 +81,11 @@ static void objects_add(struct state *s, struct map_volume *v, uint32_t objects,
 		o->epoch = o->tenure = 1;
 		o->member_count = v->copies;
 		for (unsigned k = 0; k < v->copies; k++)
-			o->member[k] = (struct map_member){ .group = p[k].group,
-							    .group_incarnation = p[k].group_incarnation,
-							    .gen = 1,
-							    .in = true };
+			o->member[k] =
+				(struct map_member){.group = p[k].group,
+						    .group_incarnation = p[k].group_incarnation,
+						    .gen = 1,
+						    .in = true};
 		o->primary = 0;
 		o->primary_incarnation = map_member_node(&s->map, &o->member[0])->incarnation;
 	}
@@ -92,9 +100,10 @@ static int limit_check(struct state *s, const char *name, uint64_t more, unsigne
 		       struct command_result *out)
 {
 	if (s->objects + more > OBJECTS_MAX || s->members + more * copies > MEMBERS_TOTAL_MAX)
-		return state_refuse(out, -ERR_LIMIT, "volume %s needs %llu more objects and the cluster has %u of "
-				    "at most %u: delete volumes, or use fewer, larger ones", name,
-				    (unsigned long long)more, s->objects, OBJECTS_MAX);
+		return state_refuse(out, -ERR_LIMIT,
+				    "volume %s needs %llu more objects and the cluster has %u of "
+				    "at most %u: delete volumes, or use fewer, larger ones",
+				    name, (unsigned long long)more, s->objects, OBJECTS_MAX);
 	return 0;
 }
 
@@ -102,25 +111,32 @@ static int policy_check(const char *name, unsigned copies, unsigned min_in_sync,
 			struct command_result *out)
 {
 	if (copies < 1 || copies > COPIES_MAX)
-		return state_refuse(out, -ERR_INVALID, "volume %s: copies must be 1 to %u, not %u", name,
-				    COPIES_MAX, copies);
+		return state_refuse(out, -ERR_INVALID, "volume %s: copies must be 1 to %u, not %u",
+				    name, COPIES_MAX, copies);
 	if (min_in_sync < 1 || min_in_sync > copies)
-		return state_refuse(out, -ERR_INVALID, "volume %s: min in-sync must be 1 to %u (its copies), not "
-				    "%u", name, copies, min_in_sync);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: min in-sync must be 1 to %u (its copies), not "
+				    "%u",
+				    name, copies, min_in_sync);
 	if (flags & ~VOLUME_FLAGS_ALL)
-		return state_refuse(out, -ERR_INVALID, "volume %s: unknown policy flags 0x%x: upgrade all nodes",
-				    name, flags);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: unknown policy flags 0x%x: upgrade all nodes", name,
+				    flags);
 	return 0;
 }
 
 static int size_check(const char *name, uint64_t size, struct command_result *out)
 {
 	if (!size || size % 4096)
-		return state_refuse(out, -ERR_INVALID, "volume %s: size %llu is not a multiple of 4096 bytes above "
-				    "0", name, (unsigned long long)size);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: size %llu is not a multiple of 4096 bytes above "
+				    "0",
+				    name, (unsigned long long)size);
 	if (size > VOLUME_SIZE_MAX)
-		return state_refuse(out, -ERR_LIMIT, "volume %s: size %llu is beyond the limit of %llu bytes "
-				    "(64 TiB)", name, (unsigned long long)size, VOLUME_SIZE_MAX);
+		return state_refuse(out, -ERR_LIMIT,
+				    "volume %s: size %llu is beyond the limit of %llu bytes "
+				    "(64 TiB)",
+				    name, (unsigned long long)size, VOLUME_SIZE_MAX);
 	return 0;
 }
 
@@ -128,13 +144,17 @@ static int geometry_check(const struct map_volume *v, struct command_result *out
 {
 	if (!is_pow2(v->object_size) || v->object_size < OBJECT_SIZE_MIN ||
 	    v->object_size > OBJECT_SIZE_MAX)
-		return state_refuse(out, -ERR_INVALID, "volume %s: object size %llu must be a power of two from 64 "
-				    "MiB to 4 GiB", v->name, (unsigned long long)v->object_size);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: object size %llu must be a power of two from 64 "
+				    "MiB to 4 GiB",
+				    v->name, (unsigned long long)v->object_size);
 	if (v->stripe_count < 1 || v->stripe_count > STRIPE_COUNT_MAX)
-		return state_refuse(out, -ERR_INVALID, "volume %s: stripe count must be 1 to %u, not %u", v->name,
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: stripe count must be 1 to %u, not %u", v->name,
 				    STRIPE_COUNT_MAX, v->stripe_count);
 	if (v->objects != volume_objects_for(v->size, v->object_size, v->stripe_count))
-		return state_refuse(out, -ERR_INVALID, "volume %s: %u objects do not fit its size and geometry",
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: %u objects do not fit its size and geometry",
 				    v->name, v->objects);
 	return 0;
 }
@@ -161,24 +181,29 @@ int state_volume_create(struct state *s, const struct command *c, struct command
 		return 0;
 	}
 	if (!state_name_ok(in->name))
-		return state_refuse(out, -ERR_INVALID, "volume name \"%s\": %s", in->name, NAME_RULE);
+		return state_refuse(out, -ERR_INVALID, "volume name \"%s\": %s", in->name,
+				    NAME_RULE);
 	if (map_volume_by_name(&s->map, in->name))
 		return state_refuse(out, -ERR_EXISTS, "a volume named %s exists already", in->name);
 	if (v || uuid_is_nil(&in->uuid))
-		return state_refuse(out, -ERR_INVALID, "volume %s: its uuid is missing or in use", in->name);
+		return state_refuse(out, -ERR_INVALID, "volume %s: its uuid is missing or in use",
+				    in->name);
 	if ((rc = size_check(in->name, in->size, out)) ||
 	    (rc = policy_check(in->name, in->copies, in->min_in_sync, in->flags, out)) ||
 	    (rc = geometry_check(in, out)) ||
 	    (rc = limit_check(s, in->name, in->objects, in->copies, out)))
 		return rc;
 	if (s->map.volumes.count >= VOLUMES_MAX || s->map.next_volume == UINT32_MAX)
-		return state_refuse(out, -ERR_LIMIT, "there are %zu volumes, the most a cluster can have: delete "
-				    "one first", s->map.volumes.count);
+		return state_refuse(out, -ERR_LIMIT,
+				    "there are %zu volumes, the most a cluster can have: delete "
+				    "one first",
+				    s->map.volumes.count);
 	rc = placement_check(s, c, in->copies, out);
 	if (rc)
 		return rc;
 	if (c->volume.first_object || c->volume.placement_count != in->objects * in->copies)
-		return state_refuse(out, -ERR_INVALID, "volume %s: the placement does not cover its objects",
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: the placement does not cover its objects",
 				    in->name);
 	v = map_volume_put(&s->map, s->map.next_volume++);
 	copy.by_id = v->by_id;
@@ -210,9 +235,10 @@ int state_volume_resize(struct state *s, const struct command *c, struct command
 	if (rc)
 		return rc;
 	if (size < v->size)
-		return state_refuse(out, -ERR_INVALID, "volume %s has %llu bytes and cannot shrink to %llu: create "
-				    "a smaller volume and copy", v->name, (unsigned long long)v->size,
-				    (unsigned long long)size);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s has %llu bytes and cannot shrink to %llu: create "
+				    "a smaller volume and copy",
+				    v->name, (unsigned long long)v->size, (unsigned long long)size);
 	if (size == v->size)
 		return 0;
 	objects = volume_objects_for(size, v->object_size, v->stripe_count);
@@ -226,8 +252,10 @@ int state_volume_resize(struct state *s, const struct command *c, struct command
 	}
 	if (c->volume.first_object != v->objects ||
 	    c->volume.placement_count != (objects - v->objects) * v->copies)
-		return state_refuse(out, -ERR_CONFLICT, "volume %s was resized by another command meanwhile: try "
-				    "again", v->name);
+		return state_refuse(out, -ERR_CONFLICT,
+				    "volume %s was resized by another command meanwhile: try "
+				    "again",
+				    v->name);
 	state_event_add(s, 0, "VOLUME_RESIZED", "volume %s: %llu to %llu bytes", v->name,
 			(unsigned long long)v->size, (unsigned long long)size);
 	v->size = size;
@@ -304,8 +332,8 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 				    c->volume_set.id);
 	out->id = v->id;
 	if (!mask || mask & ~(VOLUME_SET_FLAGS | VOLUME_SET_MIN_IN_SYNC))
-		return state_refuse(out, -ERR_INVALID, "volume %s: nothing, or something unknown, to set",
-				    v->name);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: nothing, or something unknown, to set", v->name);
 	flags = mask & VOLUME_SET_FLAGS ? c->volume_set.flags : v->flags;
 	min_in_sync = mask & VOLUME_SET_MIN_IN_SYNC ? c->volume_set.min_in_sync : v->min_in_sync;
 	rc = policy_check(v->name, v->copies, min_in_sync, flags, out);
@@ -349,15 +377,18 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 				    c->attach.volume);
 	if ((c->attach.mode != ATTACH_EXCLUSIVE && c->attach.mode != ATTACH_SHARED) ||
 	    !c->attach.holder[0])
-		return state_refuse(out, -ERR_INVALID, "volume %s: an attachment needs a holder and a mode",
-				    v->name);
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: an attachment needs a holder and a mode", v->name);
 	if (s->map.next_attachment == UINT32_MAX || v->attach_epoch == UINT32_MAX)
-		return state_refuse(out, -ERR_LIMIT, "volume %s: all attachment numbers were used", v->name);
+		return state_refuse(out, -ERR_LIMIT, "volume %s: all attachment numbers were used",
+				    v->name);
 	a = map_attachments_sorted(&s->map, &count);
 	other = attach_conflict(a, count, c);
 	if (other && !c->attach.steal) {
-		state_refuse(out, -ERR_HELD, "volume %s is attached by %s (%s): detach it there, or take it over "
-			     "with --steal", v->name, other->holder,
+		state_refuse(out, -ERR_HELD,
+			     "volume %s is attached by %s (%s): detach it there, or take it over "
+			     "with --steal",
+			     v->name, other->holder,
 			     other->mode == ATTACH_SHARED ? "shared" : "exclusive");
 		out->id = other->id;
 		free(a);
@@ -367,13 +398,16 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 		giving_way += attach_gives_way(a[i], c);
 	if (s->live_attachments - giving_way >= ATTACHMENTS_MAX) {
 		free(a);
-		return state_refuse(out, -ERR_LIMIT, "there are %u attachments, the most a cluster can have: "
-				    "detach volumes that are not used", s->live_attachments);
+		return state_refuse(out, -ERR_LIMIT,
+				    "there are %u attachments, the most a cluster can have: "
+				    "detach volumes that are not used",
+				    s->live_attachments);
 	}
 	if (other)
-		state_event_add(s, 1, "ATTACH_STOLEN", "volume %s: %s took it over from %s", v->name,
-				c->attach.holder, other->holder);
-	/* One's own earlier attachment is re-taken at once; with steal all that stand in the way go. */
+		state_event_add(s, 1, "ATTACH_STOLEN", "volume %s: %s took it over from %s",
+				v->name, c->attach.holder, other->holder);
+	/* One's own earlier attachment is re-taken at once; with steal all that stand in the way
+	 * go. */
 	for (size_t i = 0; i < count; i++)
 		if (attach_gives_way(a[i], c))
 			revoke(s, a[i]);
@@ -382,7 +416,7 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 	mine->volume = v->id;
 	mine->epoch = ++v->attach_epoch;
 	mine->mode = c->attach.mode;
-	strcpy(mine->holder, c->attach.holder);
+	memcpy(mine->holder, c->attach.holder, sizeof(mine->holder));
 	s->live_attachments++;
 	state_attachment_changed(s, mine);
 	state_volume_changed(s, v);
@@ -398,7 +432,8 @@ int state_detach(struct state *s, const struct command *c, struct command_result
 
 	out->id = c->detach.attachment;
 	if (!a && (!c->detach.attachment || c->detach.attachment >= s->map.next_attachment))
-		return state_refuse(out, -ERR_NOT_FOUND, "there is no attachment %u", c->detach.attachment);
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no attachment %u",
+				    c->detach.attachment);
 	if (!a || a->revoked)
 		return 0; /* done already */
 	revoke(s, a);

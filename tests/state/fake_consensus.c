@@ -3,7 +3,7 @@
 
 #include "tests/lib/test.h"
 
-struct fake_raft fake = { .flying = LIST_INIT(fake.flying) };
+struct fake_raft fake = {.flying = LIST_INIT(fake.flying)};
 
 struct consensus {
 	struct consensus_config cfg;
@@ -78,7 +78,8 @@ static void on_turn(struct turn_end *t)
 	}
 	catch_up(c, NULL);
 	if (!fake.hold) {
-		list_for_each_safe(f, next, &fake.flying, link) {
+		list_for_each_safe(f, next, &fake.flying, link)
+		{
 			if (f->c != c)
 				continue;
 			list_del(&f->link);
@@ -89,7 +90,8 @@ static void on_turn(struct turn_end *t)
 		}
 	}
 	if (c->stopped) {
-		list_for_each_safe(f, next, &fake.flying, link) {
+		list_for_each_safe(f, next, &fake.flying, link)
+		{
 			if (f->c != c)
 				continue;
 			list_del(&f->link);
@@ -170,9 +172,10 @@ void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size
 
 void consensus_status(const struct consensus *c, struct consensus_status *out)
 {
-	*out = (struct consensus_status){ .leader = fake.leader, .applied = c->applied,
-					  .voters = fake.voters,
-					  .members = fake.voters + fake.standbys };
+	*out = (struct consensus_status){.leader = fake.leader,
+					 .applied = c->applied,
+					 .voters = fake.voters,
+					 .members = fake.voters + fake.standbys};
 	out->role = fake.leader == c->cfg.id ? CONSENSUS_LEADER : CONSENSUS_FOLLOWER;
 	memcpy(out->voter, fake.voter, sizeof(out->voter));
 }
@@ -182,7 +185,8 @@ bool consensus_is_leader(const struct consensus *c)
 	return fake.leader == c->cfg.id;
 }
 
-int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len, struct wait *w)
+int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len,
+		      struct wait *w)
 {
 	struct flight *f;
 

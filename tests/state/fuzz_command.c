@@ -1,7 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arbitrary bytes as a command, applied to a small state. What can be decoded must survive a round trip,
- * and its application must leave a state that restores. */
+/* Arbitrary bytes as a command, applied to a small state. What can be decoded must survive a round
+ * trip, and its application must leave a state that restores. */
 #include "tests/state/state_kit.h"
+
+#include <stdarg.h>
+
+/* The test library brings a main of its own; the kit needs only this of it. */
+void test_failed(const char *file, int line, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	fprintf(stderr, "%s:%d: ", file, line);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	abort();
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

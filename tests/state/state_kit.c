@@ -3,7 +3,7 @@
 
 void kit_empty(struct kit *k)
 {
-	*k = (struct kit){ .s = state_create(), .time_ms = 1000000 };
+	*k = (struct kit){.s = state_create(), .time_ms = 1000000};
 }
 
 void kit_init(struct kit *k, unsigned nodes)
@@ -46,7 +46,7 @@ int kit_apply(struct kit *k, struct command *c)
 
 struct uuid kit_uuid(uint64_t n)
 {
-	struct uuid u = { { 0x11 } };
+	struct uuid u = {{0x11}};
 
 	put_be64(u.b + 8, n);
 	return u;
@@ -54,7 +54,7 @@ struct uuid kit_uuid(uint64_t n)
 
 static struct map_node node_record(const char *name, const char *fault_set, uint64_t uuid)
 {
-	struct map_node n = { .uuid = kit_uuid(uuid), .roles = ROLE_STORAGE | ROLE_VOTER };
+	struct map_node n = {.uuid = kit_uuid(uuid), .roles = ROLE_STORAGE | ROLE_VOTER};
 
 	snprintf(n.name, sizeof(n.name), "%s", name);
 	snprintf(n.fault_set, sizeof(n.fault_set), "%s", fault_set);
@@ -64,7 +64,7 @@ static struct map_node node_record(const char *name, const char *fault_set, uint
 
 int kit_cluster(struct kit *k, const char *name, uint64_t uuid)
 {
-	struct command c = { .kind = CMD_CLUSTER_INIT };
+	struct command c = {.kind = CMD_CLUSTER_INIT};
 
 	c.init.cluster = kit_uuid(uuid);
 	c.init.node = node_record("n1", "", 101);
@@ -74,12 +74,12 @@ int kit_cluster(struct kit *k, const char *name, uint64_t uuid)
 
 int kit_node(struct kit *k, const char *name, const char *fault_set, uint64_t uuid)
 {
-	struct command c = { .kind = CMD_TOKEN_ADD };
+	struct command c = {.kind = CMD_TOKEN_ADD};
 
 	memset(c.token.sha256, 'a', 64);
 	c.token.expires_ms = k->time_ms + 1000;
 	EXPECT_OK(kit_apply(k, &c));
-	c = (struct command){ .kind = CMD_NODE_ADD };
+	c = (struct command){.kind = CMD_NODE_ADD};
 	memset(c.node_add.token_sha256, 'a', 64);
 	c.node_add.node = node_record(name, fault_set, uuid);
 	return kit_apply(k, &c);
@@ -87,7 +87,7 @@ int kit_node(struct kit *k, const char *name, const char *fault_set, uint64_t uu
 
 int kit_start(struct kit *k, uint16_t node, uint32_t old, uint32_t incarnation)
 {
-	struct command c = { .kind = CMD_NODE_START };
+	struct command c = {.kind = CMD_NODE_START};
 
 	c.node_start.node = node;
 	c.node_start.old_incarnation = old;
@@ -101,7 +101,7 @@ int kit_start(struct kit *k, uint16_t node, uint32_t old, uint32_t incarnation)
 
 int kit_node_state(struct kit *k, uint16_t node, uint8_t state)
 {
-	struct command c = { .kind = CMD_NODE_STATE };
+	struct command c = {.kind = CMD_NODE_STATE};
 
 	c.node_state.node = node;
 	c.node_state.state = state;
@@ -111,7 +111,7 @@ int kit_node_state(struct kit *k, uint16_t node, uint8_t state)
 
 int kit_group(struct kit *k, uint16_t node, uint64_t uuid)
 {
-	struct command c = { .kind = CMD_GROUP_ADD };
+	struct command c = {.kind = CMD_GROUP_ADD};
 
 	c.group_add.node = node;
 	c.group_add.uuid = kit_uuid(uuid);
@@ -120,9 +120,10 @@ int kit_group(struct kit *k, uint16_t node, uint64_t uuid)
 	return kit_apply(k, &c);
 }
 
-int kit_group_state(struct kit *k, uint16_t group, uint8_t state, uint8_t steps, uint32_t incarnation)
+int kit_group_state(struct kit *k, uint16_t group, uint8_t state, uint8_t steps,
+		    uint32_t incarnation)
 {
-	struct command c = { .kind = CMD_GROUP_STATE };
+	struct command c = {.kind = CMD_GROUP_STATE};
 
 	c.group_state.group = group;
 	c.group_state.state = state;
@@ -133,7 +134,7 @@ int kit_group_state(struct kit *k, uint16_t group, uint8_t state, uint8_t steps,
 
 int kit_regroup(struct kit *k, uint16_t group, uint16_t node, uint32_t old, uint32_t incarnation)
 {
-	struct command c = { .kind = CMD_REGROUP };
+	struct command c = {.kind = CMD_REGROUP};
 
 	c.regroup.group = group;
 	c.regroup.node = node;
@@ -145,11 +146,11 @@ int kit_regroup(struct kit *k, uint16_t group, uint16_t node, uint32_t old, uint
 static int volume_command(struct kit *k, struct command *c, unsigned copies, uint32_t objects)
 {
 	char why[256];
-	struct placement_request q = { .volume = c->volume.volume.id ? c->volume.volume.id
-								     : kit_map(k)->next_volume,
-				       .first_object = c->volume.first_object,
-				       .objects = objects,
-				       .copies = MIN(MAX(copies, 1u), 3u) };
+	struct placement_request q = {.volume = c->volume.volume.id ? c->volume.volume.id
+								    : kit_map(k)->next_volume,
+				      .first_object = c->volume.first_object,
+				      .objects = objects,
+				      .copies = MIN(MAX(copies, 1u), 3u)};
 	struct map_member *m = xcalloc((size_t)objects * 3 + 1, sizeof(*m));
 	int rc;
 
@@ -164,7 +165,7 @@ static int volume_command(struct kit *k, struct command *c, unsigned copies, uin
 
 int kit_volume(struct kit *k, const char *name, uint64_t size, unsigned copies)
 {
-	struct command c = { .kind = CMD_VOLUME_CREATE };
+	struct command c = {.kind = CMD_VOLUME_CREATE};
 	struct map_volume *v = &c.volume.volume;
 
 	snprintf(v->name, sizeof(v->name), "%s", name);
@@ -179,7 +180,7 @@ int kit_volume(struct kit *k, const char *name, uint64_t size, unsigned copies)
 
 int kit_resize(struct kit *k, uint32_t id, uint64_t size)
 {
-	struct command c = { .kind = CMD_VOLUME_RESIZE };
+	struct command c = {.kind = CMD_VOLUME_RESIZE};
 	struct map_volume *v = map_volume(kit_map(k), id);
 	uint32_t more = 0;
 
@@ -188,14 +189,15 @@ int kit_resize(struct kit *k, uint32_t id, uint64_t size)
 	if (v) {
 		c.volume.first_object = v->objects;
 		if (size > v->size && size <= VOLUME_SIZE_MAX)
-			more = volume_objects_for(size, v->object_size, v->stripe_count) - v->objects;
+			more = volume_objects_for(size, v->object_size, v->stripe_count) -
+			       v->objects;
 	}
 	return volume_command(k, &c, v ? v->copies : 1, more);
 }
 
 int kit_delete(struct kit *k, uint32_t id)
 {
-	struct command c = { .kind = CMD_VOLUME_DELETE };
+	struct command c = {.kind = CMD_VOLUME_DELETE};
 
 	c.volume_delete.id = id;
 	return kit_apply(k, &c);
@@ -203,7 +205,7 @@ int kit_delete(struct kit *k, uint32_t id)
 
 int kit_attach(struct kit *k, uint32_t volume, uint8_t mode, const char *holder, bool steal)
 {
-	struct command c = { .kind = CMD_ATTACH };
+	struct command c = {.kind = CMD_ATTACH};
 
 	c.attach.volume = volume;
 	c.attach.mode = mode;
@@ -214,7 +216,7 @@ int kit_attach(struct kit *k, uint32_t volume, uint8_t mode, const char *holder,
 
 int kit_detach(struct kit *k, uint32_t attachment)
 {
-	struct command c = { .kind = CMD_DETACH };
+	struct command c = {.kind = CMD_DETACH};
 
 	c.detach.attachment = attachment;
 	return kit_apply(k, &c);
@@ -222,7 +224,7 @@ int kit_detach(struct kit *k, uint32_t attachment)
 
 int kit_change(struct kit *k, struct object_change ch)
 {
-	struct command c = { .kind = CMD_OBJECT };
+	struct command c = {.kind = CMD_OBJECT};
 
 	c.object.count = 1;
 	c.object.change = &ch;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control plane over a Raft that never fails and connections over socket pairs. Up to five nodes
- * live on one loop; the test's thread holds that loop still while it looks and acts (hold, let_go), and
- * UNTIL lets it run turn by turn until a condition is true. */
+/* The control plane over a Raft that never fails and connections over socket pairs. Up to five
+ * nodes live on one loop; the test's thread holds that loop still while it looks and acts (hold,
+ * let_go), and UNTIL lets it run turn by turn until a condition is true. */
 #include <pthread.h>
 #include <time.h>
 
@@ -52,7 +52,7 @@ static void pause_fn(struct post *p)
 
 static void hold(void)
 {
-	static struct post post = { .fn = pause_fn };
+	static struct post post = {.fn = pause_fn};
 
 	loop_post(site.loop, &post);
 	pthread_mutex_lock(&lock);
@@ -105,7 +105,8 @@ static void on_delta(void *ctx, uint8_t *bytes, size_t len)
 	free(bytes);
 }
 
-static void on_call(void *ctx, uint64_t ticket, const char *method, const char *path, const char *json)
+static void on_call(void *ctx, uint64_t ticket, const char *method, const char *path,
+		    const char *json)
 {
 	struct machine *m = ctx;
 
@@ -115,13 +116,18 @@ static void on_call(void *ctx, uint64_t ticket, const char *method, const char *
 	snprintf(m->json, sizeof(m->json), "%s", json);
 }
 
-static const struct control_hooks hooks = { .delta = on_delta, .call = on_call };
+static const struct control_hooks hooks = {.delta = on_delta, .call = on_call};
 
 static void node_start(uint16_t id, bool bootstrap)
 {
 	struct machine *m = &machine[id];
-	struct control_config cfg = { .loop = site.loop, .pool = site.pool, .node = id, .raft_dir = "",
-				      .bootstrap = bootstrap, .hooks = &hooks, .ctx = m };
+	struct control_config cfg = {.loop = site.loop,
+				     .pool = site.pool,
+				     .node = id,
+				     .raft_dir = "",
+				     .bootstrap = bootstrap,
+				     .hooks = &hooks,
+				     .ctx = m};
 
 	memset(m, 0, sizeof(*m));
 	m->id = id;
@@ -162,14 +168,14 @@ static void on_closed(struct conn *c, int reason)
 		control_peer_down(e->m->control, e->peer, reason);
 }
 
-static const struct conn_ops node_ops = { .on_frame = on_frame, .on_closed = on_closed };
+static const struct conn_ops node_ops = {.on_frame = on_frame, .on_closed = on_closed};
 
 static struct end *end_make(struct machine *m, int fd, const struct conn_ops *ops)
 {
 	struct end *e = &end[ends++];
 
 	EXPECT(ends < ARRAY_LEN(end));
-	*e = (struct end){ .m = m };
+	*e = (struct end){.m = m};
 	e->conn = conn_create(site.loop, site.pool, fd, NULL, 1 << 20, ops, e);
 	return e;
 }
@@ -212,7 +218,8 @@ static void propose(uint16_t node, struct ask *a, struct command *cmd, uint64_t 
 {
 	memset(a, 0, sizeof(*a));
 	a->wait.resume = on_asked;
-	EXPECT_EQ(control_propose(machine[node].control, &a->p, cmd, deadline_ms, &a->wait), PENDING);
+	EXPECT_EQ(control_propose(machine[node].control, &a->p, cmd, deadline_ms, &a->wait),
+		  PENDING);
 	EXPECT(!a->done); /* never from inside the call */
 }
 
@@ -228,7 +235,7 @@ static void must(uint16_t node, struct command *cmd)
 
 static struct uuid uuid(uint64_t n)
 {
-	struct uuid u = { { 1 } };
+	struct uuid u = {{1}};
 
 	put_be64(u.b + 8, n);
 	return u;
@@ -236,7 +243,7 @@ static struct uuid uuid(uint64_t n)
 
 static struct command setting(const char *key, const char *value)
 {
-	struct command c = { .kind = CMD_SETTING };
+	struct command c = {.kind = CMD_SETTING};
 
 	strcpy(c.setting.key, key);
 	strcpy(c.setting.value, value);
@@ -245,7 +252,7 @@ static struct command setting(const char *key, const char *value)
 
 static void cluster_init(void)
 {
-	struct command c = { .kind = CMD_CLUSTER_INIT };
+	struct command c = {.kind = CMD_CLUSTER_INIT};
 
 	c.init.cluster = uuid(1);
 	strcpy(c.init.name, "test");
@@ -262,11 +269,11 @@ static void node_join(uint16_t id)
 	struct command c;
 
 	if (id > 1) {
-		c = (struct command){ .kind = CMD_TOKEN_ADD };
+		c = (struct command){.kind = CMD_TOKEN_ADD};
 		memset(c.token.sha256, 'a', 64);
 		c.token.expires_ms = UINT64_MAX;
 		must(1, &c);
-		c = (struct command){ .kind = CMD_NODE_ADD };
+		c = (struct command){.kind = CMD_NODE_ADD};
 		c.node_add.node.uuid = uuid(10 + id);
 		snprintf(c.node_add.node.name, sizeof(c.node_add.node.name), "n%u", id);
 		snprintf(c.node_add.node.address, sizeof(c.node_add.node.address), "a%u", id);
@@ -274,20 +281,20 @@ static void node_join(uint16_t id)
 		memset(c.node_add.token_sha256, 'a', 64);
 		must(1, &c);
 	}
-	c = (struct command){ .kind = CMD_NODE_START };
+	c = (struct command){.kind = CMD_NODE_START};
 	c.node_start.node = id;
 	c.node_start.incarnation = 1;
 	c.node_start.shards = 1;
 	c.node_start.roles = ROLE_STORAGE | ROLE_VOTER;
 	snprintf(c.node_start.address, sizeof(c.node_start.address), "a%u", id);
 	must(1, &c);
-	c = (struct command){ .kind = CMD_GROUP_ADD };
+	c = (struct command){.kind = CMD_GROUP_ADD};
 	c.group_add.uuid = uuid(100 + id);
 	c.group_add.node = id;
 	c.group_add.incarnation = 1;
 	c.group_add.raw_bytes = 1ull << 40;
 	must(1, &c);
-	c = (struct command){ .kind = CMD_GROUP_STATE };
+	c = (struct command){.kind = CMD_GROUP_STATE};
 	c.group_state.group = id;
 	c.group_state.state = GROUP_ACTIVE;
 	c.group_state.free_steps = 20;
@@ -360,7 +367,7 @@ static void expect_same_map(const struct map *a, const struct map *b)
 TEST(control, shards_get_one_delta_per_turn)
 {
 	static struct ask a[10];
-	struct command c = { .kind = CMD_GROUP_STATE };
+	struct command c = {.kind = CMD_GROUP_STATE};
 	unsigned before;
 	uint64_t at;
 
@@ -435,7 +442,7 @@ static unsigned flying(void)
 TEST(control, an_unknown_outcome_is_repeated_only_if_that_is_safe)
 {
 	static struct ask a, b, e;
-	struct command c, event = { .kind = CMD_EVENT };
+	struct command c, event = {.kind = CMD_EVENT};
 	unsigned at;
 
 	start(2);
@@ -511,7 +518,8 @@ TEST(control, stop_cancels_what_is_open)
 	propose(1, &b, &c, 5000);
 	memset(&call, 0, sizeof(call));
 	call.wait.resume = on_asked;
-	EXPECT_EQ(control_call(machine[1].control, &q, 2, "GET", "/x", "", 5000, &call.wait), PENDING);
+	EXPECT_EQ(control_call(machine[1].control, &q, 2, "GET", "/x", "", 5000, &call.wait),
+		  PENDING);
 	control_stop(machine[1].control, on_stopped);
 	UNTIL(machine[1].stopped);
 	EXPECT(a.done && b.done && call.done);
@@ -524,12 +532,13 @@ TEST(control, stop_cancels_what_is_open)
 
 static void create(uint16_t node, struct ask *a, const char *name, uint64_t size, unsigned copies)
 {
-	struct map_volume want = { .size = size, .copies = (uint8_t)copies };
+	struct map_volume want = {.size = size, .copies = (uint8_t)copies};
 
 	snprintf(want.name, sizeof(want.name), "%s", name);
 	memset(a, 0, sizeof(*a));
 	a->wait.resume = on_asked;
-	EXPECT_EQ(control_volume_create(machine[node].control, &a->p, &want, "op", &a->wait), PENDING);
+	EXPECT_EQ(control_volume_create(machine[node].control, &a->p, &want, "op", &a->wait),
+		  PENDING);
 	UNTIL(a->done);
 	EXPECT_OK(a->rc);
 }
@@ -558,7 +567,8 @@ TEST(control, the_leader_places_volumes)
 
 	memset(&a, 0, sizeof(a));
 	a.wait.resume = on_asked;
-	EXPECT_EQ(control_volume_resize(machine[3].control, &a.p, 1, 3ull << 30, "op", &a.wait), PENDING);
+	EXPECT_EQ(control_volume_resize(machine[3].control, &a.p, 1, 3ull << 30, "op", &a.wait),
+		  PENDING);
 	UNTIL(a.done);
 	EXPECT_OK(a.p.result.code);
 	EXPECT_EQ(map_volume(m, 1)->objects, 48);
@@ -569,7 +579,7 @@ TEST(control, the_leader_places_volumes)
 TEST(control, a_refused_placement_names_each_group)
 {
 	static struct ask a;
-	struct command c = { .kind = CMD_GROUP_STATE };
+	struct command c = {.kind = CMD_GROUP_STATE};
 
 	start(2);
 	c.group_state.group = 2;
@@ -614,7 +624,7 @@ static void client_closed(struct conn *c, int reason)
 
 static void client_connect(uint16_t node, const char *identity)
 {
-	static const struct conn_ops ops = { .on_frame = client_frame, .on_closed = client_closed };
+	static const struct conn_ops ops = {.on_frame = client_frame, .on_closed = client_closed};
 	struct end *server;
 	int fd[2];
 
@@ -668,7 +678,7 @@ TEST(control, a_client_watches_the_map)
 TEST(control, a_client_may_attach_and_detach_as_itself_only)
 {
 	static struct ask a;
-	struct command c = { .kind = CMD_ATTACH };
+	struct command c = {.kind = CMD_ATTACH};
 
 	start(3);
 	create(1, &a, "v", 1 << 30, 2);
@@ -682,24 +692,24 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 	strcpy(c.attach.holder, "client:hostage");
 	client_propose(&c, 12);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
-	c = (struct command){ .kind = CMD_VOLUME_DELETE };
+	c = (struct command){.kind = CMD_VOLUME_DELETE};
 	c.volume_delete.id = 1;
 	client_propose(&c, 13);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
 	EXPECT(client.result.text[0]);
-	c = (struct command){ .kind = CMD_DETACH };
+	c = (struct command){.kind = CMD_DETACH};
 	c.detach.attachment = 1;
 	client_propose(&c, 14);
 	EXPECT_OK(client.result.code);
 	EXPECT(map_attachment(state_map(control_state(machine[1].control)), 1)->revoked);
 
-	c = (struct command){ .kind = CMD_ATTACH }; /* somebody else's attachment */
+	c = (struct command){.kind = CMD_ATTACH}; /* somebody else's attachment */
 	c.attach.volume = 1;
 	c.attach.mode = ATTACH_EXCLUSIVE;
 	strcpy(c.attach.holder, "node:x");
 	must(1, &c);
 	UNTIL(map_attachment(state_map(control_state(machine[3].control)), 2));
-	c = (struct command){ .kind = CMD_DETACH };
+	c = (struct command){.kind = CMD_DETACH};
 	c.detach.attachment = 2;
 	client_propose(&c, 15);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
@@ -712,7 +722,7 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 
 TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
 {
-	struct command c = { .kind = CMD_DETACH };
+	struct command c = {.kind = CMD_DETACH};
 	struct writer w = writer_init_heap();
 
 	start(1);
@@ -733,13 +743,14 @@ TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
 
 /* Calls. */
 
-static void call(uint16_t from, struct control_call *q, struct ask *a, uint16_t to, uint64_t timeout_ms)
+static void call(uint16_t from, struct control_call *q, struct ask *a, uint16_t to,
+		 uint64_t timeout_ms)
 {
 	memset(a, 0, sizeof(*a));
 	memset(q, 0, sizeof(*q));
 	a->wait.resume = on_asked;
-	EXPECT_EQ(control_call(machine[from].control, q, to, "POST", "/v1/x", "{\"a\":1}", timeout_ms,
-			       &a->wait),
+	EXPECT_EQ(control_call(machine[from].control, q, to, "POST", "/v1/x", "{\"a\":1}",
+			       timeout_ms, &a->wait),
 		  PENDING);
 	EXPECT(!a->done);
 }
@@ -761,7 +772,8 @@ TEST(control, calls_between_nodes)
 		EXPECT_EQ(q.status, 200);
 		EXPECT_STR(q.json, "{\"b\":2}");
 		free(q.json);
-		control_call_answer(machine[to].control, machine[to].ticket, 200, "again"); /* ignored */
+		control_call_answer(machine[to].control, machine[to].ticket, 200,
+				    "again"); /* ignored */
 	}
 	call(1, &q, &a, 4, 5000);
 	UNTIL(a.done);
@@ -803,15 +815,16 @@ static unsigned object_commands(unsigned from, unsigned *changes)
 
 TEST(control, object_changes_of_a_turn_are_one_command)
 {
-	struct object_change ch[3] = { { .op = OBJ_DROP, .object = 1, .epoch = 1 },
-				       { .op = OBJ_DROP, .object = 2, .epoch = 1 },
-				       { .op = OBJ_DROP, .object = 1, .epoch = 2 } };
+	struct object_change ch[3] = {{.op = OBJ_DROP, .object = 1, .epoch = 1},
+				      {.op = OBJ_DROP, .object = 2, .epoch = 1},
+				      {.op = OBJ_DROP, .object = 1, .epoch = 2}};
 	unsigned at, changes;
 
 	start(2);
 	for (uint16_t node = 1; node <= 2; node++) {
 		at = fake.log_count;
-		control_propose_objects(machine[node].control, ch, 3); /* the third replaces the first */
+		control_propose_objects(machine[node].control, ch,
+					3); /* the third replaces the first */
 		control_propose_objects(machine[node].control, ch + 1, 1);
 		UNTIL(fake.log_count > at);
 		EXPECT_EQ(object_commands(at, &changes), 1);
@@ -822,7 +835,7 @@ TEST(control, object_changes_of_a_turn_are_one_command)
 
 TEST(control, object_changes_outlive_an_election)
 {
-	struct object_change ch = { .op = OBJ_TAKEOVER, .object = 1, .epoch = 1 };
+	struct object_change ch = {.op = OBJ_TAKEOVER, .object = 1, .epoch = 1};
 	static struct object_change many[OBJECT_CHANGES_MAX + 10];
 	unsigned at, changes;
 
@@ -838,8 +851,9 @@ TEST(control, object_changes_outlive_an_election)
 
 	at = fake.log_count;
 	for (unsigned i = 0; i < ARRAY_LEN(many); i++)
-		many[i] = (struct object_change){ .op = OBJ_DROP, .object = i, .epoch = 1 };
-	control_propose_objects(machine[1].control, many, ARRAY_LEN(many)); /* more than one command holds */
+		many[i] = (struct object_change){.op = OBJ_DROP, .object = i, .epoch = 1};
+	control_propose_objects(machine[1].control, many,
+				ARRAY_LEN(many)); /* more than one command holds */
 	UNTIL(object_commands(at, &changes) == 2);
 	EXPECT_EQ(changes, ARRAY_LEN(many));
 	finish();
@@ -873,7 +887,7 @@ TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
 
 TEST(control, damaged_frames_close_the_connection)
 {
-	static const uint16_t op[] = { OP_PROPOSED, OP_CALL, OP_RESULT, OP_MAP_WATCH };
+	static const uint16_t op[] = {OP_PROPOSED, OP_CALL, OP_RESULT, OP_MAP_WATCH};
 
 	for (unsigned i = 0; i < ARRAY_LEN(op); i++) {
 		start(2);

@@ -6,7 +6,7 @@
 /* Every byte of a volume has exactly one place, as design.md's "object" row says. */
 TEST(map, locate_follows_the_formula)
 {
-	struct map_volume v = { .object_size = 64 << 20, .stripe_count = 4, .size = 1ull << 30 };
+	struct map_volume v = {.object_size = 64 << 20, .stripe_count = 4, .size = 1ull << 30};
 	uint32_t len = 4096;
 	struct volume_place p = volume_locate(&v, 0, &len);
 
@@ -27,8 +27,8 @@ TEST(map, locate_follows_the_formula)
 TEST(map, locate_is_a_bijection_on_units)
 {
 	for (uint32_t c = 1; c <= 5; c++) {
-		struct map_volume v = { .object_size = 64 << 20, .stripe_count = c,
-					.size = 2ull * c * (64 << 20) };
+		struct map_volume v = {
+			.object_size = 64 << 20, .stripe_count = c, .size = 2ull * c * (64 << 20)};
 		static uint8_t seen[10 * 64];
 
 		memset(seen, 0, sizeof(seen));
@@ -91,7 +91,7 @@ static int apply(struct map *m, const struct writer *w, struct told *t)
 
 TEST(map, delta_names_only_what_changed)
 {
-	struct told t = { 0 };
+	struct told t = {0};
 	struct kit k;
 	struct map m;
 	struct writer w;
@@ -133,7 +133,7 @@ TEST(map, delta_names_only_what_changed)
 
 TEST(map, full_delta_removes_what_it_does_not_name)
 {
-	struct told t = { 0 };
+	struct told t = {0};
 	struct kit k;
 	struct map m;
 	struct writer w;

@@ -2,7 +2,8 @@
 /* Placement: fault sets, weight, balance, explanation. */
 #include "tests/state/state_kit.h"
 
-static int choose(const struct kit *k, struct placement_request *q, struct map_member *out, char why[256])
+static int choose(const struct kit *k, struct placement_request *q, struct map_member *out,
+		  char why[256])
 {
 	return placement_choose(kit_map(k), q, out, NULL, NULL, 0, why);
 }
@@ -12,8 +13,8 @@ TEST(placement, thousand_objects_are_balanced_over_three_groups)
 	struct kit k;
 	char why[256];
 	static struct map_member m[2000];
-	unsigned count[4] = { 0 }, primary[4] = { 0 }, lo = 10000, hi = 0, plo = 10000, phi = 0;
-	struct placement_request q = { .volume = 1, .objects = 1000, .copies = 2 };
+	unsigned count[4] = {0}, primary[4] = {0}, lo = 10000, hi = 0, plo = 10000, phi = 0;
+	struct placement_request q = {.volume = 1, .objects = 1000, .copies = 2};
 
 	kit_init(&k, 3);
 	EXPECT_OK(choose(&k, &q, m, why));
@@ -39,8 +40,8 @@ TEST(placement, share_follows_free_space)
 	struct kit k;
 	char why[256];
 	static struct map_member m[3000];
-	unsigned count[4] = { 0 };
-	struct placement_request q = { .volume = 7, .objects = 3000, .copies = 1 };
+	unsigned count[4] = {0};
+	struct placement_request q = {.volume = 7, .objects = 3000, .copies = 1};
 
 	kit_init(&k, 3);
 	EXPECT_OK(kit_group_state(&k, 3, GROUP_ACTIVE, 5, 1)); /* a quarter of the others' */
@@ -56,7 +57,7 @@ TEST(placement, two_nodes_of_a_rack_are_one_fault_set)
 	struct kit k;
 	char why[256];
 	struct map_member m[2];
-	struct placement_request q = { .volume = 1, .objects = 1, .copies = 2 };
+	struct placement_request q = {.volume = 1, .objects = 1, .copies = 2};
 
 	kit_empty(&k);
 	EXPECT_OK(kit_cluster(&k, "test", 900)); /* n1 is its own fault set */
@@ -82,8 +83,12 @@ TEST(placement, primary_prefers_a_node_and_reasons_are_told)
 	struct placement_reason reason[8];
 	unsigned n, chosen = 0;
 	uint16_t out = 4;
-	struct placement_request q = { .volume = 3, .objects = 10, .copies = 3, .prefer_node = 2,
-				       .exclude = &out, .exclude_count = 1 };
+	struct placement_request q = {.volume = 3,
+				      .objects = 10,
+				      .copies = 3,
+				      .prefer_node = 2,
+				      .exclude = &out,
+				      .exclude_count = 1};
 
 	kit_init(&k, 6);
 	EXPECT_OK(kit_group_state(&k, 5, GROUP_FAILED, 20, 1));
@@ -112,7 +117,7 @@ TEST(placement, a_new_group_only_takes)
 	char why[256];
 	static struct map_member before[500], after[500];
 	unsigned moved = 0;
-	struct placement_request q = { .volume = 1, .objects = 500, .copies = 1 };
+	struct placement_request q = {.volume = 1, .objects = 500, .copies = 1};
 
 	kit_init(&k, 3);
 	EXPECT_OK(choose(&k, &q, before, why));

@@ -22,7 +22,7 @@ TEST(state, nothing_works_before_init)
 TEST(state, bytes_that_are_no_command_are_refused)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_VOLUME_DELETE };
+	struct command c = {.kind = CMD_VOLUME_DELETE};
 	struct writer w = writer_init_heap();
 	uint64_t digest;
 
@@ -43,8 +43,8 @@ TEST(state, bytes_that_are_no_command_are_refused)
 TEST(state, node_join_needs_a_fresh_invitation)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_NODE_ADD };
-	struct command t = { .kind = CMD_TOKEN_ADD };
+	struct command c = {.kind = CMD_NODE_ADD};
+	struct command t = {.kind = CMD_TOKEN_ADD};
 
 	kit_init(&k, 1);
 	strcpy(c.node_add.node.name, "x");
@@ -84,7 +84,7 @@ TEST(state, node_join_needs_a_fresh_invitation)
 TEST(state, token_table_is_bounded_and_forgets_expired_ones)
 {
 	struct kit k;
-	struct command t = { .kind = CMD_TOKEN_ADD };
+	struct command t = {.kind = CMD_TOKEN_ADD};
 
 	kit_init(&k, 1);
 	for (unsigned i = 0; i < 64; i++) {
@@ -199,12 +199,17 @@ TEST(state, groups)
 TEST(state, volume_create_is_validated)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_VOLUME_CREATE };
+	struct command c = {.kind = CMD_VOLUME_CREATE};
 	struct map_volume *v = &c.volume.volume;
-	struct map_member m[6] = { { 1, 1 }, { 2, 1 }, { 1, 1 }, { 2, 1 }, { 1, 1 }, { 2, 1 } };
-	struct map_volume good = { .uuid = kit_uuid(5), .name = "v", .size = 100 << 20,
-				   .object_size = 64 << 20, .stripe_count = 3, .objects = 3, .copies = 2,
-				   .min_in_sync = 1 };
+	struct map_member m[6] = {{1, 1}, {2, 1}, {1, 1}, {2, 1}, {1, 1}, {2, 1}};
+	struct map_volume good = {.uuid = kit_uuid(5),
+				  .name = "v",
+				  .size = 100 << 20,
+				  .object_size = 64 << 20,
+				  .stripe_count = 3,
+				  .objects = 3,
+				  .copies = 2,
+				  .min_in_sync = 1};
 
 	kit_init(&k, 2);
 	c.volume.placement = m;
@@ -223,7 +228,8 @@ TEST(state, volume_create_is_validated)
 	REFUSED(v->copies = 0, -ERR_INVALID);
 	REFUSED(v->copies = 4, -ERR_INVALID);
 	REFUSED(v->copies = 3, -ERR_TOO_FEW);
-	EXPECT(strstr(k.out.text, "3 copies need 3 fault sets") && strstr(k.out.text, "there are 2"));
+	EXPECT(strstr(k.out.text, "3 copies need 3 fault sets") &&
+	       strstr(k.out.text, "there are 2"));
 	REFUSED(v->min_in_sync = 0, -ERR_INVALID);
 	REFUSED(v->min_in_sync = 3, -ERR_INVALID);
 	REFUSED(v->flags = 0x80, -ERR_INVALID);
@@ -239,7 +245,7 @@ TEST(state, volume_create_is_validated)
 	REFUSED(, -ERR_INVALID);
 	m[5].group = 9;
 	REFUSED(, -ERR_CONFLICT);
-	m[5] = (struct map_member){ .group = 2, .group_incarnation = 7 };
+	m[5] = (struct map_member){.group = 2, .group_incarnation = 7};
 	REFUSED(, -ERR_CONFLICT);
 	m[5].group_incarnation = 1;
 	EXPECT_EQ(kit_map(&k)->volumes.count, 0);
@@ -312,7 +318,7 @@ TEST(state, volumes_grow_and_never_shrink)
 TEST(state, a_placement_for_another_size_is_refused)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_VOLUME_RESIZE };
+	struct command c = {.kind = CMD_VOLUME_RESIZE};
 
 	kit_init(&k, 2);
 	EXPECT_OK(kit_volume(&k, "v", 100 << 20, 2));
@@ -343,7 +349,7 @@ TEST(state, volume_delete_frees_the_name_not_the_number)
 TEST(state, volume_set)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_VOLUME_SET };
+	struct command c = {.kind = CMD_VOLUME_SET};
 
 	kit_init(&k, 2);
 	EXPECT_OK(kit_volume(&k, "v", 1 << 30, 2));
@@ -382,7 +388,8 @@ TEST(state, attach_is_exclusive_unless_shared)
 	EXPECT_RC(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h2", false), -ERR_HELD);
 	EXPECT(strstr(k.out.text, "by h1") && strstr(k.out.text, "--steal"));
 	EXPECT_RC(kit_attach(&k, 1, ATTACH_SHARED, "h2", false), -ERR_HELD);
-	EXPECT_OK(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h1", false)); /* one's own is re-taken at once */
+	EXPECT_OK(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h1",
+			     false)); /* one's own is re-taken at once */
 	EXPECT_EQ(k.out.number, 2);
 	EXPECT(map_attachment(m, 1)->revoked && !map_attachment(m, 2)->revoked);
 	EXPECT_OK(kit_attach(&k, 1, ATTACH_SHARED, "h2", true)); /* steal */
@@ -433,7 +440,7 @@ TEST(state, attachments_are_limited)
 
 static int set(struct kit *k, const char *key, const char *value)
 {
-	struct command c = { .kind = CMD_SETTING };
+	struct command c = {.kind = CMD_SETTING};
 
 	snprintf(c.setting.key, sizeof(c.setting.key), "%s", key);
 	snprintf(c.setting.value, sizeof(c.setting.value), "%s", value);
@@ -443,7 +450,7 @@ static int set(struct kit *k, const char *key, const char *value)
 TEST(state, settings_and_events)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_EVENT };
+	struct command c = {.kind = CMD_EVENT};
 	struct state_event e[STATE_EVENTS];
 	char key[16];
 
@@ -491,7 +498,8 @@ TEST(state, snapshot_restores_everything)
 	EXPECT_STR(state_cluster_name(copy), "test");
 	EXPECT_STR(state_setting(copy, "a"), "1");
 
-	/* Damaged anywhere: refused or another valid state, never a crash; a refused one changes nothing. */
+	/* Damaged anywhere: refused or another valid state, never a crash; a refused one changes
+	 * nothing. */
 	for (size_t cut = 0; cut < w.len; cut++)
 		EXPECT(state_restore(copy, w.data, cut) < 0);
 	EXPECT(state_digest(copy) == state_digest(k.s));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frozen bytes of everything that outlives a program or crosses the wire: commands, results, deltas,
- * snapshots, control messages. A difference here is a new format number, not a new golden file.
- * Hex with annotations where a reader would lose the way. */
+/* Frozen bytes of everything that outlives a program or crosses the wire: commands, results,
+ * deltas, snapshots, control messages. A difference here is a new format number, not a new golden
+ * file. Hex with annotations where a reader would lose the way. */
 #include "cluster/control_msg.h"
 #include "tests/state/state_kit.h"
 
@@ -31,7 +31,7 @@ static const struct writer *encoded(const struct command *c)
 
 static struct command command(uint16_t kind)
 {
-	struct command c = { .kind = kind, .time_ms = 0x0102030405060708 };
+	struct command c = {.kind = kind, .time_ms = 0x0102030405060708};
 
 	strcpy(c.actor, "op");
 	return c;
@@ -39,15 +39,23 @@ static struct command command(uint16_t kind)
 
 static struct map_node node(void)
 {
-	struct map_node n = { .id = 3, .uuid = kit_uuid(0xbeef), .name = "n3", .fault_set = "r1",
-			      .address = "a:1", .admin = "b:2", .incarnation = 7, .shards = 2,
-			      .roles = ROLE_STORAGE | ROLE_VOTER, .state = NODE_ACTIVE, .version_major = 0,
-			      .version_minor = 1 };
+	struct map_node n = {.id = 3,
+			     .uuid = kit_uuid(0xbeef),
+			     .name = "n3",
+			     .fault_set = "r1",
+			     .address = "a:1",
+			     .admin = "b:2",
+			     .incarnation = 7,
+			     .shards = 2,
+			     .roles = ROLE_STORAGE | ROLE_VOTER,
+			     .state = NODE_ACTIVE,
+			     .version_major = 0,
+			     .version_minor = 1};
 
 	return n;
 }
 
-#define GOLDEN(c, hex) (encoded(c), EXPECT_GOLDEN_(w.data, w.len, hex))
+#define GOLDEN(c, hex)            (encoded(c), EXPECT_GOLDEN_(w.data, w.len, hex))
 #define EXPECT_GOLDEN_(p, n, hex) test_expect_golden(__FILE__, __LINE__, p, n, hex)
 
 TEST(golden, commands_of_nodes)
@@ -57,18 +65,16 @@ TEST(golden, commands_of_nodes)
 	c.init.cluster = kit_uuid(1);
 	c.init.node = node();
 	strcpy(c.init.name, "cl");
-	GOLDEN(&c,
-	       "01 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 11 00 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 00 01 03 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00"
-	       "be ef 02 00 6e 33 02 00 72 31 03 00 61 3a 31 03 00 62 3a 32 07 00 00 00"
-	       "02 00 03 02 00 01 02 00 63 6c 00 00 00 00 00 00");
+	GOLDEN(&c, "01 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 11 00 00 00 00 00 00 00"
+		   "00 00 00 00 00 00 00 01 03 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		   "be ef 02 00 6e 33 02 00 72 31 03 00 61 3a 31 03 00 62 3a 32 07 00 00 00"
+		   "02 00 03 02 00 01 02 00 63 6c 00 00 00 00 00 00");
 	c = command(CMD_NODE_ADD);
 	c.node_add.node = node();
 	strcpy(c.node_add.token_sha256, "ab");
-	GOLDEN(&c,
-	       "02 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 11 00 00 00 00 00"
-	       "00 00 00 00 00 00 00 00 be ef 02 00 6e 33 02 00 72 31 03 00 61 3a 31 03"
-	       "00 62 3a 32 07 00 00 00 02 00 03 02 00 01 02 00 61 62 00 00 00 00 00 00");
+	GOLDEN(&c, "02 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 11 00 00 00 00 00"
+		   "00 00 00 00 00 00 00 00 be ef 02 00 6e 33 02 00 72 31 03 00 61 3a 31 03"
+		   "00 62 3a 32 07 00 00 00 02 00 03 02 00 01 02 00 61 62 00 00 00 00 00 00");
 	c = command(CMD_NODE_START);
 	c.node_start.node = 3;
 	c.node_start.incarnation = 8;
@@ -78,25 +84,21 @@ TEST(golden, commands_of_nodes)
 	c.node_start.version_minor = 1;
 	strcpy(c.node_start.address, "a:1");
 	strcpy(c.node_start.admin, "b:2");
-	GOLDEN(&c,
-	       "03 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 08 00 00 00 07 00"
-	       "00 00 04 00 05 00 01 03 00 61 3a 31 03 00 62 3a 32 00 00 00 00 00 00 00");
+	GOLDEN(&c, "03 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 08 00 00 00 07 00"
+		   "00 00 04 00 05 00 01 03 00 61 3a 31 03 00 62 3a 32 00 00 00 00 00 00 00");
 	c = command(CMD_NODE_STATE);
 	c.node_state.node = 3;
 	c.node_state.state = NODE_DEAD;
 	c.node_state.roles = ROLE_STORAGE;
-	GOLDEN(&c,
-	       "04 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 04 01 00 00 00 00");
+	GOLDEN(&c, "04 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 04 01 00 00 00 00");
 	c = command(CMD_TOKEN_ADD);
 	strcpy(c.token.sha256, "ab");
 	c.token.expires_ms = 9;
-	GOLDEN(&c,
-	       "05 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 02 00 61 62 09 00 00 00"
-	       "00 00 00 00 00 00 00 00");
+	GOLDEN(&c, "05 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 02 00 61 62 09 00 00 00"
+		   "00 00 00 00 00 00 00 00");
 	c.kind = CMD_TOKEN_USE;
-	GOLDEN(&c,
-	       "06 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 02 00 61 62 09 00 00 00"
-	       "00 00 00 00 00 00 00 00");
+	GOLDEN(&c, "06 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 02 00 61 62 09 00 00 00"
+		   "00 00 00 00 00 00 00 00");
 }
 
 TEST(golden, commands_of_groups)
@@ -107,104 +109,109 @@ TEST(golden, commands_of_groups)
 	c.group_add.node = 3;
 	c.group_add.incarnation = 1;
 	c.group_add.raw_bytes = 1ull << 40;
-	GOLDEN(&c,
-	       "07 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 11 00 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 00 02 03 00 01 00 00 00 00 00 00 00 00 01 00 00 00 00");
+	GOLDEN(&c, "07 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 11 00 00 00 00 00 00 00"
+		   "00 00 00 00 00 00 00 02 03 00 01 00 00 00 00 00 00 00 00 01 00 00 00 00");
 	c = command(CMD_GROUP_STATE);
 	c.group_state.group = 5;
 	c.group_state.state = GROUP_FAILED;
 	c.group_state.free_steps = 19;
 	c.group_state.incarnation = 2;
-	GOLDEN(&c,
-	       "08 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 05 00 03 13 02 00 00 00");
+	GOLDEN(&c, "08 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 05 00 03 13 02 00 00 00");
 	c = command(CMD_REGROUP);
 	c.regroup.group = 5;
 	c.regroup.node = 3;
 	c.regroup.old_incarnation = 2;
 	c.regroup.new_incarnation = 3;
 	c.regroup.keeps_pages = true;
-	GOLDEN(&c,
-	       "09 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 05 00 03 00 02 00 00 00"
-	       "03 00 00 00 01 00 00 00");
+	GOLDEN(&c, "09 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 05 00 03 00 02 00 00 00"
+		   "03 00 00 00 01 00 00 00");
 }
 
 TEST(golden, commands_of_volumes)
 {
-	struct map_member m[2] = { { 5, 2 }, { 6, 1 } };
+	struct map_member m[2] = {{5, 2}, {6, 1}};
 	struct command c = command(CMD_VOLUME_CREATE);
 
-	c.volume.volume = (struct map_volume){ .id = 9, .uuid = kit_uuid(3), .name = "v", .size = 4096,
-					       .object_size = 64 << 20, .stripe_count = 1, .objects = 1,
-					       .copies = 2, .min_in_sync = 1, .flags = VOLUME_DEDUP };
+	c.volume.volume = (struct map_volume){.id = 9,
+					      .uuid = kit_uuid(3),
+					      .name = "v",
+					      .size = 4096,
+					      .object_size = 64 << 20,
+					      .stripe_count = 1,
+					      .objects = 1,
+					      .copies = 2,
+					      .min_in_sync = 1,
+					      .flags = VOLUME_DEDUP};
 	c.volume.placement_count = 2;
 	c.volume.placement = m;
-	GOLDEN(&c,
-	       "0a 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 11 00 00 00"
-	       "00 00 00 00 00 00 00 00 00 00 00 03 01 00 76 00 10 00 00 00 00 00 00 00"
-	       "00 00 04 00 00 00 00 01 00 00 00 01 00 00 00 02 01 02 00 00 00 00 00 00"
-	       "00 00 00 02 00 00 00 05 00 02 00 00 00 06 00 01 00 00 00 00 00 00 00 00");
+	GOLDEN(&c, "0a 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 11 00 00 00"
+		   "00 00 00 00 00 00 00 00 00 00 00 03 01 00 76 00 10 00 00 00 00 00 00 00"
+		   "00 00 04 00 00 00 00 01 00 00 00 01 00 00 00 02 01 02 00 00 00 00 00 00"
+		   "00 00 00 02 00 00 00 05 00 02 00 00 00 06 00 01 00 00 00 00 00 00 00 00");
 	c.kind = CMD_VOLUME_RESIZE;
 	c.volume.first_object = 1;
-	GOLDEN(&c,
-	       "0b 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 11 00 00 00"
-	       "00 00 00 00 00 00 00 00 00 00 00 03 01 00 76 00 10 00 00 00 00 00 00 00"
-	       "00 00 04 00 00 00 00 01 00 00 00 01 00 00 00 02 01 02 00 00 00 00 00 01"
-	       "00 00 00 02 00 00 00 05 00 02 00 00 00 06 00 01 00 00 00 00 00 00 00 00");
+	GOLDEN(&c, "0b 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 11 00 00 00"
+		   "00 00 00 00 00 00 00 00 00 00 00 03 01 00 76 00 10 00 00 00 00 00 00 00"
+		   "00 00 04 00 00 00 00 01 00 00 00 01 00 00 00 02 01 02 00 00 00 00 00 01"
+		   "00 00 00 02 00 00 00 05 00 02 00 00 00 06 00 01 00 00 00 00 00 00 00 00");
 	c = command(CMD_VOLUME_DELETE);
 	c.volume_delete.id = 9;
-	GOLDEN(&c,
-	       "0c 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 00 00 00 00");
+	GOLDEN(&c, "0c 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 00 00 00 00");
 	c = command(CMD_VOLUME_SET);
 	c.volume_set.id = 9;
 	c.volume_set.set_mask = 3;
 	c.volume_set.flags = 1;
 	c.volume_set.min_in_sync = 2;
-	GOLDEN(&c,
-	       "0d 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 03 01 02 00");
+	GOLDEN(&c, "0d 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 03 01 02 00");
 	c = command(CMD_ATTACH);
 	c.attach.volume = 9;
 	c.attach.mode = ATTACH_SHARED;
 	c.attach.steal = true;
 	strcpy(c.attach.holder, "h");
-	GOLDEN(&c,
-	       "0e 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 02 01 01 00"
-	       "68 00 00 00 00 00 00 00");
+	GOLDEN(&c, "0e 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 09 00 00 00 02 01 01 00"
+		   "68 00 00 00 00 00 00 00");
 	c = command(CMD_DETACH);
 	c.detach.attachment = 11;
-	GOLDEN(&c,
-	       "0f 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 0b 00 00 00 00 00 00 00");
+	GOLDEN(&c, "0f 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 0b 00 00 00 00 00 00 00");
 }
 
 TEST(golden, other_commands)
 {
-	struct object_change ch = { .op = OBJ_TAKEOVER, .keep = 1, .object = object_id(9, 1), .epoch = 4,
-				    .replica = { 5, 2, 3, true }, .node = 3, .incarnation = 7,
-				    .proposer = 2 };
+	struct object_change ch = {.op = OBJ_TAKEOVER,
+				   .keep = 1,
+				   .object = object_id(9, 1),
+				   .epoch = 4,
+				   .replica = {5, 2, 3, true},
+				   .node = 3,
+				   .incarnation = 7,
+				   .proposer = 2};
 	struct command c = command(CMD_OBJECT);
 
 	c.object.count = 1;
 	c.object.change = &ch;
-	GOLDEN(&c,
-	       "10 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 03 01 01 00 00 00"
-	       "09 00 00 00 04 00 00 00 05 00 02 00 00 00 03 00 00 00 03 00 07 00 00 00"
-	       "02 00 00 00 00 00 00 00");
+	GOLDEN(&c, "10 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 03 01 01 00 00 00"
+		   "09 00 00 00 04 00 00 00 05 00 02 00 00 00 03 00 00 00 03 00 07 00 00 00"
+		   "02 00 00 00 00 00 00 00");
 	c = command(CMD_SETTING);
 	strcpy(c.setting.key, "k");
 	strcpy(c.setting.value, "v");
-	GOLDEN(&c,
-	       "11 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 6b 01 00 76 00 00");
+	GOLDEN(&c, "11 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 6b 01 00 76 00 00");
 	c = command(CMD_EVENT);
 	strcpy(c.event.code, "C");
 	strcpy(c.event.text, "t");
 	c.event.severity = 2;
-	GOLDEN(&c,
-	       "12 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 43 01 00 74 02 00");
+	GOLDEN(&c, "12 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 00 43 01 00 74 02 00");
 }
 
 TEST(golden, result)
 {
-	static struct command_result out = { .code = -ERR_HELD, .id = 9, .index = 77, .number = 3,
-					     .text = "no", .count = 2, .object = { 0, OBJ_CONFLICT } };
+	static struct command_result out = {.code = -ERR_HELD,
+					    .id = 9,
+					    .index = 77,
+					    .number = 3,
+					    .text = "no",
+					    .count = 2,
+					    .object = {0, OBJ_CONFLICT}};
 	static struct command_result back;
 	struct reader r;
 
@@ -212,8 +219,8 @@ TEST(golden, result)
 	w.grows = true;
 	command_result_encode(&out, &w);
 	EXPECT_GOLDEN_(w.data, w.len,
-	       "63 ec ff ff 09 00 00 00 00 00 00 00 4d 00 00 00 00 00 00 00 03 00 00 00"
-	       "02 00 6e 6f 02 00 00 01");
+		       "63 ec ff ff 09 00 00 00 00 00 00 00 4d 00 00 00 00 00 00 00 03 00 00 00"
+		       "02 00 6e 6f 02 00 00 01");
 	r = reader_init(w.data, w.len);
 	EXPECT_OK(command_result_decode(&r, &back));
 	EXPECT(reader_done(&r));
@@ -225,7 +232,7 @@ TEST(golden, result)
 TEST(golden, snapshot_and_delta_of_a_small_state)
 {
 	struct kit k;
-	struct command c = { .kind = CMD_SETTING };
+	struct command c = {.kind = CMD_SETTING};
 
 	kit_init(&k, 2);
 	EXPECT_OK(kit_volume(&k, "v", 4096, 2));
@@ -237,51 +244,51 @@ TEST(golden, snapshot_and_delta_of_a_small_state)
 	w.grows = true;
 	state_snapshot(k.s, &w);
 	EXPECT_GOLDEN_(w.data, w.len,
-	       "41 53 48 53 01 00 00 00 0b 00 00 00 00 00 00 00 11 00 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 03 84 04 00 74 65 73 74 02 00 00 00 02 00 00 00 03 00"
-	       "03 00 02 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02 00"
-	       "6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00 00"
-	       "00 02 00 03 02 00 01 02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
-	       "66 02 00 6e 32 00 00 0d 00 31 30 2e 30 2e 31 2e 32 3a 37 30 30 30 00 00"
-	       "01 00 00 00 02 00 03 02 00 01 02 00 01 00 01 00 11 00 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 00 c9 01 00 00 00 02 14 00 00 00 00 00 01 00 00 02 00"
-	       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ca 01 00 00 00 02 14"
-	       "00 00 00 00 00 01 00 00 01 00 00 00 01 00 00 00 11 00 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 03 f1 01 00 76 00 10 00 00 00 00 00 00 00 00 00 04 00"
-	       "00 00 00 03 00 00 00 03 00 00 00 02 01 00 01 01 00 00 00 01 00 00 00 01"
-	       "00 00 00 01 00 00 00 02 03 02 00 01 00 00 00 01 00 00 00 01 00 01 00 00"
-	       "00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 03 01 00 01 00 00"
-	       "00 01 00 00 00 02 00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 01"
-	       "00 00 00 02 03 01 00 01 00 00 00 01 00 00 00 02 00 01 00 00 00 01 00 00"
-	       "00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 01 00 68 00 00"
-	       "01 00 01 00 6b 01 00 76 08 00 00 00 00 00 00 00 08 00 01 00 00 00 00 00"
-	       "00 00 40 42 0f 00 00 00 00 00 00 0c 00 43 4c 55 53 54 45 52 5f 49 4e 49"
-	       "54 24 00 63 6c 75 73 74 65 72 20 74 65 73 74 20 77 61 73 20 6d 61 64 65"
-	       "3b 20 66 69 72 73 74 20 6e 6f 64 65 20 6e 31 06 00 74 65 73 74 65 72 03"
-	       "00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f"
-	       "41 44 44 45 44 17 00 64 69 73 6b 20 67 72 6f 75 70 20 31 20 6f 6e 20 6e"
-	       "6f 64 65 20 6e 31 06 00 74 65 73 74 65 72 04 00 00 00 00 00 00 00 40 42"
-	       "0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f 53 54 41 54 45 1a 00 64 69"
-	       "73 6b 20 67 72 6f 75 70 20 31 20 69 73 20 61 63 74 69 76 65 20 6e 6f 77"
-	       "06 00 74 65 73 74 65 72 06 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00"
-	       "00 0a 00 4e 4f 44 45 5f 41 44 44 45 44 1a 00 6e 6f 64 65 20 6e 32 20 6a"
-	       "6f 69 6e 65 64 20 61 73 20 6e 75 6d 62 65 72 20 32 06 00 74 65 73 74 65"
-	       "72 08 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55"
-	       "50 5f 41 44 44 45 44 17 00 64 69 73 6b 20 67 72 6f 75 70 20 32 20 6f 6e"
-	       "20 6e 6f 64 65 20 6e 32 06 00 74 65 73 74 65 72 09 00 00 00 00 00 00 00"
-	       "40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f 53 54 41 54 45 1a 00"
-	       "64 69 73 6b 20 67 72 6f 75 70 20 32 20 69 73 20 61 63 74 69 76 65 20 6e"
-	       "6f 77 06 00 74 65 73 74 65 72 0a 00 00 00 00 00 00 00 40 42 0f 00 00 00"
-	       "00 00 00 0e 00 56 4f 4c 55 4d 45 5f 43 52 45 41 54 45 44 1e 00 76 6f 6c"
-	       "75 6d 65 20 76 2c 20 34 30 39 36 20 62 79 74 65 73 2c 20 32 20 63 6f 70"
-	       "69 65 73 06 00 74 65 73 74 65 72 0c 00 00 00 00 00 00 00 40 42 0f 00 00"
-	       "00 00 00 00 07 00 53 45 54 54 49 4e 47 07 00 6b 20 3d 20 22 76 22 06 00"
-	       "74 65 73 74 65 72");
+		       "41 53 48 53 01 00 00 00 0b 00 00 00 00 00 00 00 11 00 00 00 00 00 00 00"
+		       "00 00 00 00 00 00 03 84 04 00 74 65 73 74 02 00 00 00 02 00 00 00 03 00"
+		       "03 00 02 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02 00"
+		       "6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00 00"
+		       "00 02 00 03 02 00 01 02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		       "66 02 00 6e 32 00 00 0d 00 31 30 2e 30 2e 31 2e 32 3a 37 30 30 30 00 00"
+		       "01 00 00 00 02 00 03 02 00 01 02 00 01 00 01 00 11 00 00 00 00 00 00 00"
+		       "00 00 00 00 00 00 00 c9 01 00 00 00 02 14 00 00 00 00 00 01 00 00 02 00"
+		       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ca 01 00 00 00 02 14"
+		       "00 00 00 00 00 01 00 00 01 00 00 00 01 00 00 00 11 00 00 00 00 00 00 00"
+		       "00 00 00 00 00 00 03 f1 01 00 76 00 10 00 00 00 00 00 00 00 00 00 04 00"
+		       "00 00 00 03 00 00 00 03 00 00 00 02 01 00 01 01 00 00 00 01 00 00 00 01"
+		       "00 00 00 01 00 00 00 02 03 02 00 01 00 00 00 01 00 00 00 01 00 01 00 00"
+		       "00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 02 03 01 00 01 00 00"
+		       "00 01 00 00 00 02 00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 01"
+		       "00 00 00 02 03 01 00 01 00 00 00 01 00 00 00 02 00 01 00 00 00 01 00 00"
+		       "00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 00 00 01 00 01 00 68 00 00"
+		       "01 00 01 00 6b 01 00 76 08 00 00 00 00 00 00 00 08 00 01 00 00 00 00 00"
+		       "00 00 40 42 0f 00 00 00 00 00 00 0c 00 43 4c 55 53 54 45 52 5f 49 4e 49"
+		       "54 24 00 63 6c 75 73 74 65 72 20 74 65 73 74 20 77 61 73 20 6d 61 64 65"
+		       "3b 20 66 69 72 73 74 20 6e 6f 64 65 20 6e 31 06 00 74 65 73 74 65 72 03"
+		       "00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f"
+		       "41 44 44 45 44 17 00 64 69 73 6b 20 67 72 6f 75 70 20 31 20 6f 6e 20 6e"
+		       "6f 64 65 20 6e 31 06 00 74 65 73 74 65 72 04 00 00 00 00 00 00 00 40 42"
+		       "0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f 53 54 41 54 45 1a 00 64 69"
+		       "73 6b 20 67 72 6f 75 70 20 31 20 69 73 20 61 63 74 69 76 65 20 6e 6f 77"
+		       "06 00 74 65 73 74 65 72 06 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00"
+		       "00 0a 00 4e 4f 44 45 5f 41 44 44 45 44 1a 00 6e 6f 64 65 20 6e 32 20 6a"
+		       "6f 69 6e 65 64 20 61 73 20 6e 75 6d 62 65 72 20 32 06 00 74 65 73 74 65"
+		       "72 08 00 00 00 00 00 00 00 40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55"
+		       "50 5f 41 44 44 45 44 17 00 64 69 73 6b 20 67 72 6f 75 70 20 32 20 6f 6e"
+		       "20 6e 6f 64 65 20 6e 32 06 00 74 65 73 74 65 72 09 00 00 00 00 00 00 00"
+		       "40 42 0f 00 00 00 00 00 00 0b 00 47 52 4f 55 50 5f 53 54 41 54 45 1a 00"
+		       "64 69 73 6b 20 67 72 6f 75 70 20 32 20 69 73 20 61 63 74 69 76 65 20 6e"
+		       "6f 77 06 00 74 65 73 74 65 72 0a 00 00 00 00 00 00 00 40 42 0f 00 00 00"
+		       "00 00 00 0e 00 56 4f 4c 55 4d 45 5f 43 52 45 41 54 45 44 1e 00 76 6f 6c"
+		       "75 6d 65 20 76 2c 20 34 30 39 36 20 62 79 74 65 73 2c 20 32 20 63 6f 70"
+		       "69 65 73 06 00 74 65 73 74 65 72 0c 00 00 00 00 00 00 00 40 42 0f 00 00"
+		       "00 00 00 00 07 00 53 45 54 54 49 4e 47 07 00 6b 20 3d 20 22 76 22 06 00"
+		       "74 65 73 74 65 72");
 	w.len = 0;
 	state_delta(k.s, 11, &w); /* without the nodes */
 	EXPECT_GOLDEN_(w.data, w.len,
-	       "0b 00 00 00 00 00 00 00 0b 00 00 00 00 00 00 00 00 11 00 00 00 00 00 00"
-	       "00 00 00 00 00 00 00 03 84 02 00 00 00 02 00 00 00 03 00 03 00");
+		       "0b 00 00 00 00 00 00 00 0b 00 00 00 00 00 00 00 00 11 00 00 00 00 00 00"
+		       "00 00 00 00 00 00 00 03 84 02 00 00 00 02 00 00 00 03 00 03 00");
 	kit_fini(&k);
 }
 
@@ -297,22 +304,20 @@ TEST(golden, control_messages)
 	w.len = 0;
 	w.grows = true;
 	control_watch_encode(0x1122, &w);
-	EXPECT_GOLDEN_(w.data, w.len,
-	       "22 11 00 00 00 00 00 00");
+	EXPECT_GOLDEN_(w.data, w.len, "22 11 00 00 00 00 00 00");
 	r = reader_init(w.data, w.len);
 	EXPECT_OK(control_watch_decode(&r, &from));
 	EXPECT_EQ(from, 0x1122);
 	w.len = 0;
 	control_call_encode(2000, "GET", "/v1/x", "{}", &w);
 	EXPECT_GOLDEN_(w.data, w.len,
-	       "d0 07 00 00 03 00 47 45 54 05 00 2f 76 31 2f 78 02 00 00 00 7b 7d");
+		       "d0 07 00 00 03 00 47 45 54 05 00 2f 76 31 2f 78 02 00 00 00 7b 7d");
 	r = reader_init(w.data, w.len);
 	EXPECT_OK(control_call_decode(&r, &m));
 	EXPECT(m.timeout_ms == 2000 && !strcmp(m.path, "/v1/x") && m.json_len == 2);
 	w.len = 0;
 	control_result_encode(404, "{}", &w);
-	EXPECT_GOLDEN_(w.data, w.len,
-	       "94 01 00 00 02 00 00 00 7b 7d");
+	EXPECT_GOLDEN_(w.data, w.len, "94 01 00 00 02 00 00 00 7b 7d");
 	r = reader_init(w.data, w.len);
 	EXPECT_OK(control_result_decode(&r, &status, &json, &len));
 	EXPECT(status == 404 && len == 2);

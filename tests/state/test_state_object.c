@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configurations of objects: the table of commands and refusals, rule by rule. Object 1:0 has copies on
- * groups (nodes) P, S and T; P is its primary. */
+/* Configurations of objects: the table of commands and refusals, rule by rule. Object 1:0 has
+ * copies on groups (nodes) P, S and T; P is its primary. */
 #include "tests/state/state_kit.h"
 
 struct fix {
@@ -30,8 +30,8 @@ static struct map_member *member(struct fix *f, uint16_t group)
 static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint16_t proposer)
 {
 	struct map_member *mb = member(f, who);
-	struct object_change ch = { .op = op, .object = f->o->id, .epoch = f->o->epoch,
-				    .proposer = proposer };
+	struct object_change ch = {
+		.op = op, .object = f->o->id, .epoch = f->o->epoch, .proposer = proposer};
 
 	if (mb)
 		ch.replica = *mb;
@@ -41,9 +41,13 @@ static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint
 
 static struct object_change takeover(struct fix *f, uint16_t node, uint16_t proposer, bool keep)
 {
-	return (struct object_change){ .op = OBJ_TAKEOVER, .keep = keep, .object = f->o->id,
-				       .epoch = f->o->epoch, .node = node, .proposer = proposer,
-				       .incarnation = map_node(kit_map(&f->k), node)->incarnation };
+	return (struct object_change){.op = OBJ_TAKEOVER,
+				      .keep = keep,
+				      .object = f->o->id,
+				      .epoch = f->o->epoch,
+				      .node = node,
+				      .proposer = proposer,
+				      .incarnation = map_node(kit_map(&f->k), node)->incarnation};
 }
 
 /* A refusal must leave everything as it was. */
@@ -164,7 +168,8 @@ TEST(object, takeover_puts_the_old_primary_out)
 	ch = takeover(&f, f.s, f.s, false);
 	ch.incarnation++;
 	expect_refused(&f, ch, OBJ_INCARNATION);
-	expect_refused(&f, takeover(&f, f.s, f.t, false), OBJ_NOT_MEMBER); /* only N or the primary */
+	expect_refused(&f, takeover(&f, f.s, f.t, false),
+		       OBJ_NOT_MEMBER); /* only N or the primary */
 	for (uint16_t n = 1; n <= 4; n++)
 		if (n != f.p && n != f.s && n != f.t)
 			expect_refused(&f, takeover(&f, n, n, false), OBJ_NOT_MEMBER);
@@ -173,7 +178,8 @@ TEST(object, takeover_puts_the_old_primary_out)
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
 	EXPECT(!member(&f, f.p)->in);
 	EXPECT_EQ(map_in_count(f.o), 2);
-	expect_refused(&f, takeover(&f, f.p, f.p, false), OBJ_NOT_IN); /* out replicas never take over */
+	expect_refused(&f, takeover(&f, f.p, f.p, false),
+		       OBJ_NOT_IN); /* out replicas never take over */
 	kit_fini(&f.k);
 }
 
@@ -201,7 +207,8 @@ TEST(object, a_dead_nodes_incarnation_is_banned)
 	kit_fini(&f.k);
 }
 
-/* A primary that resigned is no primary any more: it may not drop others, and anyone in I takes over. */
+/* A primary that resigned is no primary any more: it may not drop others, and anyone in I takes
+ * over. */
 TEST(object, a_resigned_primary_has_no_say)
 {
 	struct fix f;
@@ -227,12 +234,12 @@ TEST(object, place_and_remove)
 	while (fresh == f.p || fresh == f.s)
 		fresh++;
 	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){ .group = fresh, .group_incarnation = 1 };
+	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
 	ch.replica.group_incarnation = 2;
 	expect_refused(&f, ch, OBJ_INCARNATION);
-	ch.replica = (struct map_member){ .group = f.s, .group_incarnation = 1 };
+	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
 	expect_refused(&f, ch, OBJ_IS_IN);
-	ch.replica = (struct map_member){ .group = fresh, .group_incarnation = 1 };
+	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
 	EXPECT_EQ(member(&f, fresh)->gen, 2);
 	EXPECT(!member(&f, fresh)->in);
@@ -248,7 +255,7 @@ TEST(object, place_and_remove)
 	expect_refused(&f, ch, OBJ_NOT_MEMBER);
 	/* Placed again it is another replica. */
 	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){ .group = f.s, .group_incarnation = 1 };
+	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
 	EXPECT_EQ(member(&f, f.s)->gen, f.o->epoch);
 	kit_fini(&f.k);
@@ -320,7 +327,7 @@ TEST(object, many_changes_have_one_result_each)
 {
 	struct fix f;
 	struct object_change ch[3];
-	struct command c = { .kind = CMD_OBJECT };
+	struct command c = {.kind = CMD_OBJECT};
 
 	fix_init(&f, 3);
 	ch[0] = change(&f, OBJ_DROP, f.s, f.p);
@@ -346,11 +353,11 @@ TEST(object, place_is_bounded_by_the_member_limit)
 		EXPECT_OK(kit_group(&f.k, (uint16_t)(g % 4 + 1), 400u + g));
 		EXPECT_OK(kit_group_state(&f.k, g, GROUP_ACTIVE, 20, 1));
 		ch = change(&f, OBJ_PLACE, 0, 1);
-		ch.replica = (struct map_member){ .group = g, .group_incarnation = 1 };
+		ch.replica = (struct map_member){.group = g, .group_incarnation = 1};
 		EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
 	}
 	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){ .group = (uint16_t)(f.p % 4 + 1), .group_incarnation = 1 };
+	ch.replica = (struct map_member){.group = (uint16_t)(f.p % 4 + 1), .group_incarnation = 1};
 	expect_refused(&f, ch, OBJ_FULL);
 	kit_fini(&f.k);
 }

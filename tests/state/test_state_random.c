@@ -45,7 +45,9 @@ static void random_change(struct run *r, struct object_change *ch)
 	if (ch->op == OBJ_PLACE) {
 		ch->replica.group = (uint16_t)(1 + below(r, m->next_group));
 		ch->replica.group_incarnation =
-			map_group(m, ch->replica.group) ? map_group(m, ch->replica.group)->incarnation : 1;
+			map_group(m, ch->replica.group)
+				? map_group(m, ch->replica.group)->incarnation
+				: 1;
 	} else if (ch->op == OBJ_TAKEOVER) {
 		struct map_node *n = map_member_node(m, &ch->replica);
 
@@ -56,7 +58,8 @@ static void random_change(struct run *r, struct object_change *ch)
 	}
 	if (map_node(m, ch->op == OBJ_TAKEOVER ? ch->node : ch->proposer))
 		ch->incarnation = (uint32_t)nearly(
-			r, map_node(m, ch->op == OBJ_TAKEOVER ? ch->node : ch->proposer)->incarnation);
+			r,
+			map_node(m, ch->op == OBJ_TAKEOVER ? ch->node : ch->proposer)->incarnation);
 }
 
 static void encode(struct run *r, struct command *c)
@@ -69,8 +72,9 @@ static void encode(struct run *r, struct command *c)
 static void random_volume(struct run *r, struct command *c)
 {
 	const struct map *m = kit_map(&r->k);
-	struct map_volume *v = &c->volume.volume, *old = map_volume(m, (uint32_t)below(r, m->next_volume));
-	struct placement_request q = { .volume = m->next_volume };
+	struct map_volume *v = &c->volume.volume,
+			  *old = map_volume(m, (uint32_t)below(r, m->next_volume));
+	struct placement_request q = {.volume = m->next_volume};
 	static struct map_member placement[200 * 3];
 	char why[256];
 
@@ -86,7 +90,8 @@ static void random_volume(struct run *r, struct command *c)
 		v->size = old->size + ((uint64_t)below(r, 300) << 20);
 		v->copies = old->copies;
 		c->volume.first_object = q.first_object = old->objects;
-		q.objects = volume_objects_for(v->size, old->object_size, old->stripe_count) - old->objects;
+		q.objects = volume_objects_for(v->size, old->object_size, old->stripe_count) -
+			    old->objects;
 		if (q.objects > 200)
 			q.objects = 0;
 	}
@@ -133,7 +138,7 @@ static void random_node_command(struct run *r, struct command *c)
 
 static void random_command(struct run *r)
 {
-	struct command c = { 0 };
+	struct command c = {0};
 	struct object_change ch[8];
 
 	switch (below(r, 16)) {
@@ -150,7 +155,8 @@ static void random_command(struct run *r)
 	case 4:
 		c.kind = below(r, 3) ? CMD_ATTACH : CMD_DETACH;
 		if (c.kind == CMD_DETACH) {
-			c.detach.attachment = (uint32_t)below(r, kit_map(&r->k)->next_attachment + 1);
+			c.detach.attachment =
+				(uint32_t)below(r, kit_map(&r->k)->next_attachment + 1);
 			break;
 		}
 		c.attach.volume = (uint32_t)below(r, kit_map(&r->k)->next_volume + 1);
@@ -165,8 +171,8 @@ static void random_command(struct run *r)
 		break;
 	case 6:
 	case 7:
-		c.kind = (uint16_t[]){ CMD_NODE_START, CMD_GROUP_STATE, CMD_REGROUP,
-				       CMD_GROUP_ADD }[below(r, 4)];
+		c.kind = (uint16_t[]){CMD_NODE_START, CMD_GROUP_STATE, CMD_REGROUP,
+				      CMD_GROUP_ADD}[below(r, 4)];
 		random_node_command(r, &c);
 		return;
 	default:
@@ -206,7 +212,7 @@ static void check_objects(struct run *r, struct watch *w, size_t count)
 						       o->member[j].group_incarnation);
 			if (at->id == o->id)
 				EXPECT(o->epoch >= at->epoch && o->tenure >= at->tenure);
-			*at = (struct watch){ o->id, o->epoch, o->tenure };
+			*at = (struct watch){o->id, o->epoch, o->tenure};
 		}
 	}
 }
@@ -242,7 +248,8 @@ TEST(random, two_states_agree_with_snapshots_in_between)
 		EXPECT_OK(state_restore(twin, snap.data, snap.len));
 		for (unsigned i = 0; i < 2000; i++) {
 			random_command(&r);
-			state_apply(r.k.s, ++r.k.index, r.cmd.data, r.cmd.len, &r.k.out, NULL, NULL);
+			state_apply(r.k.s, ++r.k.index, r.cmd.data, r.cmd.len, &r.k.out, NULL,
+				    NULL);
 			state_apply(twin, r.k.index, r.cmd.data, r.cmd.len, out, NULL, NULL);
 			EXPECT_EQ(out->code, r.k.out.code);
 			EXPECT_EQ(out->id, r.k.out.id);
@@ -296,7 +303,8 @@ TEST(random, a_subscriber_with_any_delta_points_has_the_same_map)
 			map_init(&m[i]);
 		for (unsigned i = 0; i < 1500; i++) {
 			random_command(&r);
-			state_apply(r.k.s, ++r.k.index, r.cmd.data, r.cmd.len, &r.k.out, NULL, NULL);
+			state_apply(r.k.s, ++r.k.index, r.cmd.data, r.cmd.len, &r.k.out, NULL,
+				    NULL);
 			if (below(&r, 300) == 0) { /* the state itself restarts from a snapshot */
 				struct writer snap = writer_init_heap();
 
