@@ -73,7 +73,7 @@ static const cyaml_schema_field_t top_fields[] = {
 	CYAML_FIELD_MAPPING_PTR("memory", CYAML_FLAG_POINTER_NULL | CYAML_FLAG_OPTIONAL, struct raw,
 				memory, memory_fields),
 	CYAML_FIELD_SEQUENCE("roles", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct raw, roles,
-			     &role_value, 0, 3),
+			     &role_value, 1, 3),
 	CYAML_FIELD_END,
 };
 
@@ -170,6 +170,8 @@ static int refuse_shape(struct load *l, cyaml_err_t cyaml_rc)
 			 twice + strlen("Mapping field already seen: "));
 		return refuse(l, name, "given twice; keep one");
 	}
+	if (strstr(l->library, "Insufficient entries") || strstr(l->library, "Excessive entries"))
+		return refuse(l, "roles", "one to three of storage, voter, gateway; leave it out for all");
 	snprintf(l->err, 512, "%.120s:%u: not valid: %.200s", l->file, l->line,
 		 l->library[0] ? l->library : cyaml_strerror(cyaml_rc));
 	return -ERR_INVALID;
@@ -380,8 +382,6 @@ static int take_roles(struct load *l, const struct raw *r, uint8_t *out)
 			return rc;
 		bits |= (uint8_t)(1u << which); /* enum node_role has these bits in this order */
 	}
-	if (r->roles && !bits)
-		return refuse(l, "roles", "empty; leave it out for all roles");
 	if (bits)
 		*out = bits;
 	return 0;

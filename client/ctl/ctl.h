@@ -58,7 +58,8 @@ bool ctl_duration_s(const char *text, uint64_t *out); /* "30", "30s", "10m", "2h
 /* ---- Calls (call.c, libcurl's door) ---- */
 /* Body is taken over (NULL: none). CTL_OK with *out set (out may be NULL), or an exit code after the
  * error was printed. */
-int ctl_call(struct ctl *c, const char *method, const char *path, struct json *body, struct json **out) MUST_USE;
+int ctl_call(struct ctl *c, const char *method, const char *path, struct json *body,
+	     struct json **out) MUST_USE;
 /* The same to another admin address over TLS, verified by this CA file alone, without a certificate. */
 int ctl_call_joining(struct ctl *c, const char *address, const char *ca_file, const char *method,
 		     const char *path, struct json *body, struct json **out) MUST_USE;

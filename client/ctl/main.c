@@ -122,7 +122,7 @@ static int take_shared(struct ctl *c, int *argc, char **argv, bool *help, bool *
 	return CTL_OK;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	struct ctl c = {.admin = getenv("ASHLAR_ADMIN"), .timeout_s = 60};
 	bool help = false, version = false, used_verb = false;
@@ -152,7 +152,14 @@ int main(int argc, char **argv)
 		print_help(v);
 		return CTL_OK;
 	}
-	rc = v->run(&c, argc - 1 - used_verb, argv + 1 + used_verb);
+	return v->run(&c, argc - 1 - used_verb, argv + 1 + used_verb);
+}
+
+/* What was not written was not said: a full disk behind the pipe is a failure. */
+int main(int argc, char **argv)
+{
+	int rc = run(argc, argv);
+
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		fputs("ashlar: the output could not be written\n", stderr);
 		return rc ? rc : CTL_REFUSED;

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Health is a pure function: each test is a small cluster and the codes it must show. */
+#include "cluster/command.h"
+#include "node/health.h"
+#include "tests/lib/test.h"
+
+struct world {
+	struct map map;
+	struct map_node node[4];
+	struct map_group group[4];
+	struct map_volume volume;
+	struct map_object object[8];
+	struct health_node hn[4];
+	struct health_group hg[4];
+	struct health_input in;
+	struct health_report r;
+};
+
+/* n nodes with a group each, and a volume of 8 objects with `copies` copies placed round robin. */
+static void world_init(struct world *w, unsigned n, unsigned copies)
+{
+	memset(w, 0, sizeof(*w));
+	map_init(&w->map);
+	for (unsigned i = 0; i < n; i++) {
+		struct map_node *node = &w->node[i];
+		struct map_group *g = &w->group[i];
+
+		*node = (struct map_node){ .id = (uint16_t)(i + 1), .incarnation = 1, .shards = 1,
+					   .roles = ROLE_STORAGE | ROLE_VOTER | ROLE_GATEWAY,
+					   .state = NODE_ACTIVE, .version_minor = 1 };
+		snprintf(node->name, sizeof(node->name), "n%u", i + 1);
+		hmap_insert(&w->map.nodes, &node->by_id, hash_u64(node->id));
+		*g = (struct map_group){ .id = (uint16_t)(i + 1), .node = node->id, .incarnation = 1,
+					 .state = GROUP_ACTIVE };
+		hmap_insert(&w->map.groups, &g->by_id, hash_u64(g->id));
+		w->hn[i] = (struct health_node){ .id = node->id, .up = true, .cert_known = true,
+						 .cert_expires_s = 86400 * 300 };
+		w->hg[i] = (struct health_group){ .id = g->id, .known = true, .open = true,
+						  .data_bytes = 1 << 30, .used_bytes = 1 << 20 };
+		w->in.voters[i] = node->id;
+	}
+	w->volume = (struct map_volume){ .id = 1, .size = 8ull << 26, .object_size = 1 << 26, .objects = 8,
+					 .copies = (uint8_t)copies, .min_in_sync = 1, .object = w->object };
+	for (unsigned i = 0; i < 8; i++) {
+		struct map_object *o = &w->object[i];
+
+		o->id = object_id(1, i);
+		o->member_count = (uint8_t)copies;
+		for (unsigned k = 0; k < copies; k++)
+			o->member[k] = (struct map_member){ .group = (uint16_t)((i + k) % n + 1),
+							    .group_incarnation = 1, .gen = 1, .in = true };
+	}
+	hmap_insert(&w->map.volumes, &w->volume.by_id, hash_u64(1));
+	w->in.map = &w->map;
+	w->in.self = 1;
+	w->in.leader_known = true;
+	w->in.voter_count = n;
+	w->in.nodes = w->hn;
+	w->in.node_count = n;
+	w->in.groups = w->hg;
+	w->in.group_count = n;
+}
+
+static void world_fini(struct world *w)
+{
+	hmap_fini(&w->map.nodes);
+	hmap_fini(&w->map.groups);
+	hmap_fini(&w->map.volumes);
+	hmap_fini(&w->map.attachments);
+}
+
+static const struct health_item *find(const struct world *w, const char *code)
+{
+	for (unsigned i = 0; i < w->r.count; i++)
+		if (!strcmp(w->r.item[i].code, code))
+			return &w->r.item[i];
+	return NULL;
+}
+
+static const struct health_item *must(const struct world *w, const char *code)
+{
+	const struct health_item *i = find(w, code);
+
+	if (!i)
+		test_failed(__FILE__, __LINE__, "%s is not shown", code);
+	EXPECT(i->summary[0] && i->risk[0] && i->command[0]);
+	EXPECT(i->count > 0);
+	return i;
+}
+
+TEST(health, a_healthy_cluster_shows_nothing)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	EXPECT_EQ(w.r.overall, HEALTH_OK);
+	EXPECT_EQ(w.r.objects, 8);
+	EXPECT_EQ(w.r.full, 8);
+	world_fini(&w);
+}
+
+/* One dead node is the root; what it costs is told as its consequence, with the node that must not fail. */
+TEST(health, a_dead_node_is_the_root_of_single_copies)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "NODE_DOWN");
+	EXPECT_STR(i->affected[0], "n2");
+	EXPECT_STR(i->caused_by, "");
+	EXPECT(strstr(i->risk, "one more lost voter"));
+	i = must(&w, "DATA_SINGLE_COPY");
+	EXPECT_STR(i->caused_by, "NODE_DOWN");
+	EXPECT(strstr(i->risk, "losing n"));
+	EXPECT_EQ(w.r.single + w.r.full, 8);
+	EXPECT_EQ(w.r.single, 6); /* of 8 objects over 3 nodes, those that had a copy on n2 */
+	EXPECT(!find(&w, "RAFT_MINORITY"));
+	EXPECT_EQ(w.r.overall, HEALTH_ERROR);
+	world_fini(&w);
+}
+
+TEST(health, two_dead_of_three_is_a_minority)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hn[1].up = w.hn[2].up = false;
+	w.in.leader_known = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "RAFT_MINORITY")->caused_by, "NODE_DOWN");
+	EXPECT(!find(&w, "RAFT_NO_LEADER")); /* the minority explains it */
+	EXPECT_STR(must(&w, "DATA_UNAVAILABLE")->caused_by, "NODE_DOWN");
+	EXPECT_EQ(w.r.item[0].severity, HEALTH_ERROR);
+	world_fini(&w);
+}
+
+TEST(health, no_leader_with_a_majority)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.in.leader_known = false;
+	health_evaluate(&w.in, &w.r);
+	must(&w, "RAFT_NO_LEADER");
+	world_fini(&w);
+}
+
+/* Replicas that are out while everything is up are catching up: no root above it. */
+TEST(health, catching_up_has_no_other_root)
+{
+	struct world w;
+
+	world_init(&w, 3, 3);
+	w.object[0].member[1].in = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "DATA_DEGRADED")->caused_by, "");
+	EXPECT_EQ(w.r.degraded, 1);
+	EXPECT_EQ(w.r.overall, HEALTH_WARNING);
+	world_fini(&w);
+}
+
+TEST(health, a_failed_group_is_a_root)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.hg[2].failed = -ERR_DEVICE;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DISK_FAILED");
+	EXPECT_STR(i->command, "ashlar diskgroup show 3");
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "DISK_FAILED");
+	world_fini(&w);
+}
+
+TEST(health, a_regrouped_group_has_lost_its_copies)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.group[0].incarnation = 2;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(w.r.single > 0);
+	world_fini(&w);
+}
+
+TEST(health, one_copy_volumes_are_full_with_one)
+{
+	struct world w;
+
+	world_init(&w, 3, 1);
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.full, 8);
+	w.hn[0].up = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.unavailable, 3);
+	EXPECT_EQ(w.r.single, 0);
+	world_fini(&w);
+}
+
+TEST(health, space_has_two_thresholds)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hg[0].used_bytes = (1ull << 30) * 85 / 100;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "SPACE_NEAR_FULL")->affected[0], "group 1");
+	EXPECT(!find(&w, "SPACE_FULL_HOLD"));
+	w.hg[0].used_bytes = (1ull << 30) * 97 / 100;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "SPACE_FULL_HOLD")->severity, HEALTH_ERROR);
+	EXPECT(!find(&w, "SPACE_NEAR_FULL"));
+	w.hg[0].known = false; /* a guess is worse than silence */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	world_fini(&w);
+}
+
+TEST(health, certificates_versions_devices_voters)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hn[0].cert_expires_s = 86400 * 10;
+	w.node[1].version_minor = 2;
+	w.hn[2].missing_devices = 2;
+	snprintf(w.hn[2].missing_device, sizeof(w.hn[2].missing_device), "/dev/sdx");
+	w.in.voter_count = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "CERT_EXPIRING")->severity, HEALTH_WARNING);
+	EXPECT_EQ(must(&w, "VERSION_MIXED")->severity, HEALTH_INFO);
+	EXPECT_EQ(must(&w, "DISK_MISSING")->count, 2);
+	must(&w, "RAFT_FEW_VOTERS");
+	w.hn[0].cert_expires_s = -5;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "CERT_EXPIRING")->severity, HEALTH_ERROR);
+	world_fini(&w);
+}
+
+TEST(health, since_is_kept_while_it_lasts)
+{
+	struct health_memory m = { 0 };
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	health_remember(&m, &w.r, 1000);
+	health_evaluate(&w.in, &w.r);
+	health_remember(&m, &w.r, 5000);
+	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 1000);
+	w.hn[1].up = true;
+	health_evaluate(&w.in, &w.r);
+	health_remember(&m, &w.r, 6000);
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	health_remember(&m, &w.r, 7000);
+	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 7000);
+	world_fini(&w);
+}
