@@ -45,8 +45,8 @@ void control_client_down(struct control *c, struct conn *conn);
 void control_client_frame(struct control *c, struct conn *conn, const struct frame *f);
 
 /* Proposes from this node: here if leader, else through the leader, with retry while there is none,
- * until deadline_ms from now. The command is copied. Always PENDING. rc: 0 (see result.code),
- * -ERR_NO_LEADER (nothing done), -ETIMEDOUT (outcome unknown), -ECANCELED (control_stop). Unknown
+ * until deadline_ms from now. The command is copied. PENDING, or -ECANCELED after control_stop. rc: 0
+ * (see result.code), -ERR_NO_LEADER (nothing done), -ETIMEDOUT (outcome unknown), -ECANCELED. Unknown
  * outcomes are tried again, except of CMD_EVENT and CMD_TOKEN_USE: applying the others twice is the
  * same as once. time_ms 0 is filled in. */
 struct control_propose {
@@ -66,7 +66,7 @@ int control_volume_create(struct control *c, struct control_propose *p, const st
 int control_volume_resize(struct control *c, struct control_propose *p, uint32_t volume, uint64_t size,
 			  const char *actor, struct wait *w) MUST_USE;
 
-/* An admin call to another node, or this one: result JSON malloc'ed into ->json. Always PENDING. rc: 0
+/* An admin call to another node, or this one: result JSON malloc'ed into ->json. PENDING. rc: 0
  * (see status), -ENOTCONN, -ERR_CLOSED (connection lost), -ETIMEDOUT, -ECANCELED. */
 struct control_call {
 	struct wait *wait;

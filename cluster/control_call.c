@@ -38,10 +38,13 @@ static char *text_copy(const char *p, size_t len)
 int control_call(struct control *c, struct control_call *q, uint16_t node, const char *method,
 		 const char *path, const char *json, uint64_t timeout_ms, struct wait *w)
 {
-	struct outcall *o = xcalloc(1, sizeof(*o));
 	struct peer *p = control_peer(c, node);
 	struct writer body = writer_init_heap();
+	struct outcall *o;
 
+	if (c->stopping)
+		return -ECANCELED;
+	o = xcalloc(1, sizeof(*o));
 	q->wait = w;
 	q->status = 0;
 	q->json = NULL;
@@ -54,9 +57,7 @@ int control_call(struct control *c, struct control_call *q, uint16_t node, const
 	o->local = writer_init_heap();
 	list_push_back(&c->outcalls, &o->link);
 	control_call_encode(o->timeout_ms, method, path, json ? json : "", &body);
-	if (c->stopping) {
-		writer_free(&body);
-	} else if (node == c->cfg.node) {
+	if (node == c->cfg.node) {
 		o->local = body; /* delivered at the end of the turn */
 		control_arm(c);
 	} else if (p && control_send(c, node, OP_CALL, o->id, &body)) {

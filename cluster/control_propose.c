@@ -207,9 +207,12 @@ bool control_requests_busy(const struct control *c)
 int control_propose(struct control *c, struct control_propose *p, const struct command *cmd,
 		    uint64_t deadline_ms, struct wait *w)
 {
-	struct request *q = xcalloc(1, sizeof(*q));
+	struct request *q;
 	struct command copy = *cmd;
 
+	if (c->stopping)
+		return -ECANCELED;
+	q = xcalloc(1, sizeof(*q));
 	if (!copy.time_ms)
 		copy.time_ms = wall_ms();
 	memset(&p->result, 0, sizeof(p->result));
@@ -225,8 +228,6 @@ int control_propose(struct control *c, struct control_propose *p, const struct c
 	q->placed = writer_init_heap();
 	command_encode(&copy, &q->cmd);
 	list_push_back(&c->requests, &q->link);
-	if (c->stopping)
-		return PENDING; /* told -ECANCELED when Raft has stopped */
 	request_try(q);
 	control_arm(c);
 	return PENDING;

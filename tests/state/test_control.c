@@ -1,306 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control plane over a Raft that never fails and connections over socket pairs. Up to five
- * nodes live on one loop; the test's thread holds that loop still while it looks and acts (hold,
- * let_go), and UNTIL lets it run turn by turn until a condition is true. */
-#include <pthread.h>
-#include <time.h>
-
-#include "cluster/control.h"
-#include "cluster/control_msg.h"
-#include "tests/net/net_fixture.h"
+/* The control plane over a Raft that never fails (fake_consensus.h). */
+#include "tests/state/control_kit.h"
 #include "tests/state/fake_consensus.h"
-#include "tests/lib/test.h"
-
-struct machine {
-	struct control *control;
-	uint16_t id;
-	struct map map; /* as a shard would have it */
-	unsigned deltas, calls;
-	uint64_t ticket;
-	char path[64], json[64];
-	bool stopped;
-};
-
-struct end {
-	struct machine *m; /* NULL: a client's own end */
-	uint16_t peer;
-	struct conn *conn;
-	bool client, closed;
-};
-
-static struct site site;
-static struct machine machine[FAKE_NODES];
-static struct end end[32];
-static unsigned ends;
-
-/* Holding the loop. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static bool held, released;
-
-static void pause_fn(struct post *p)
-{
-	pthread_mutex_lock(&lock);
-	held = true;
-	pthread_cond_signal(&moved);
-	while (!released)
-		pthread_cond_wait(&moved, &lock);
-	held = released = false;
-	pthread_cond_signal(&moved);
-	pthread_mutex_unlock(&lock);
-}
-
-static void hold(void)
-{
-	static struct post post = {.fn = pause_fn};
-
-	loop_post(site.loop, &post);
-	pthread_mutex_lock(&lock);
-	while (!held)
-		pthread_cond_wait(&moved, &lock);
-	pthread_mutex_unlock(&lock);
-}
-
-static void let_go(void)
-{
-	pthread_mutex_lock(&lock);
-	released = true;
-	pthread_cond_signal(&moved);
-	while (held)
-		pthread_cond_wait(&moved, &lock);
-	pthread_mutex_unlock(&lock);
-}
-
-static void turn(void)
-{
-	let_go();
-	hold();
-}
-
-static double seconds(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
-#define UNTIL(cond)                                                                                \
-	do {                                                                                       \
-		double end_ = seconds() + 10;                                                      \
-		while (!(cond) && seconds() < end_)                                                \
-			turn();                                                                    \
-		EXPECT(cond);                                                                      \
-	} while (0)
-
-/* Nodes. */
-
-static void on_delta(void *ctx, uint8_t *bytes, size_t len)
-{
-	struct machine *m = ctx;
-	struct reader r = reader_init(bytes, len);
-
-	EXPECT_OK(map_delta_apply(&m->map, &r, NULL, NULL));
-	m->deltas++;
-	free(bytes);
-}
-
-static void on_call(void *ctx, uint64_t ticket, const char *method, const char *path,
-		    const char *json)
-{
-	struct machine *m = ctx;
-
-	m->calls++;
-	m->ticket = ticket;
-	snprintf(m->path, sizeof(m->path), "%s %s", method, path);
-	snprintf(m->json, sizeof(m->json), "%s", json);
-}
-
-static const struct control_hooks hooks = {.delta = on_delta, .call = on_call};
-
-static void node_start(uint16_t id, bool bootstrap)
-{
-	struct machine *m = &machine[id];
-	struct control_config cfg = {.loop = site.loop,
-				     .pool = site.pool,
-				     .node = id,
-				     .raft_dir = "",
-				     .bootstrap = bootstrap,
-				     .hooks = &hooks,
-				     .ctx = m};
-
-	memset(m, 0, sizeof(*m));
-	m->id = id;
-	map_init(&m->map);
-	EXPECT_OK(control_start(&cfg, &m->control));
-}
-
-static void on_stopped(void *ctx)
-{
-	struct machine *m = ctx;
-
-	m->stopped = true;
-	m->control = NULL;
-}
-
-static void on_frame(struct conn *c, const struct frame *f)
-{
-	struct end *e = conn_data(c);
-
-	if (!e->m->control)
-		return;
-	if (e->client)
-		control_client_frame(e->m->control, c, f);
-	else
-		control_frame(e->m->control, e->peer, f);
-}
-
-static void on_closed(struct conn *c, int reason)
-{
-	struct end *e = conn_data(c);
-
-	e->closed = true;
-	if (!e->m->control)
-		return;
-	if (e->client)
-		control_client_down(e->m->control, c);
-	else
-		control_peer_down(e->m->control, e->peer, reason);
-}
-
-static const struct conn_ops node_ops = {.on_frame = on_frame, .on_closed = on_closed};
-
-static struct end *end_make(struct machine *m, int fd, const struct conn_ops *ops)
-{
-	struct end *e = &end[ends++];
-
-	EXPECT(ends < ARRAY_LEN(end));
-	*e = (struct end){.m = m};
-	e->conn = conn_create(site.loop, site.pool, fd, NULL, 1 << 20, ops, e);
-	return e;
-}
-
-/* Returns a's end. */
-static struct end *connect_nodes(uint16_t a, uint16_t b)
-{
-	struct end *x, *y;
-	int fd[2];
-
-	fixture_socketpair(fd);
-	x = end_make(&machine[a], fd[0], &node_ops);
-	y = end_make(&machine[b], fd[1], &node_ops);
-	x->peer = b;
-	y->peer = a;
-	control_peer_up(machine[a].control, b, 1, x->conn);
-	control_peer_up(machine[b].control, a, 1, y->conn);
-	return x;
-}
-
-/* Proposals with their outcome. */
-
-struct ask {
-	struct control_propose p;
-	struct wait wait;
-	bool done;
-	int rc;
-};
-
-static void on_asked(struct wait *w, int rc)
-{
-	struct ask *a = container_of(w, struct ask, wait);
-
-	EXPECT(!a->done);
-	a->done = true;
-	a->rc = rc;
-}
-
-static void propose(uint16_t node, struct ask *a, struct command *cmd, uint64_t deadline_ms)
-{
-	memset(a, 0, sizeof(*a));
-	a->wait.resume = on_asked;
-	EXPECT_EQ(control_propose(machine[node].control, &a->p, cmd, deadline_ms, &a->wait),
-		  PENDING);
-	EXPECT(!a->done); /* never from inside the call */
-}
-
-static void must(uint16_t node, struct command *cmd)
-{
-	static struct ask a;
-
-	propose(node, &a, cmd, 5000);
-	UNTIL(a.done);
-	EXPECT_OK(a.rc);
-	EXPECT_OK(a.p.result.code);
-}
-
-static struct uuid uuid(uint64_t n)
-{
-	struct uuid u = {{1}};
-
-	put_be64(u.b + 8, n);
-	return u;
-}
-
-static struct command setting(const char *key, const char *value)
-{
-	struct command c = {.kind = CMD_SETTING};
-
-	strcpy(c.setting.key, key);
-	strcpy(c.setting.value, value);
-	return c;
-}
-
-static void cluster_init(void)
-{
-	struct command c = {.kind = CMD_CLUSTER_INIT};
-
-	c.init.cluster = uuid(1);
-	strcpy(c.init.name, "test");
-	c.init.node.uuid = uuid(2);
-	strcpy(c.init.node.name, "n1");
-	strcpy(c.init.node.address, "a1");
-	c.init.node.roles = ROLE_STORAGE | ROLE_VOTER;
-	must(1, &c);
-}
-
-/* Node and group `id` in the map, active. */
-static void node_join(uint16_t id)
-{
-	struct command c;
-
-	if (id > 1) {
-		c = (struct command){.kind = CMD_TOKEN_ADD};
-		memset(c.token.sha256, 'a', 64);
-		c.token.expires_ms = UINT64_MAX;
-		must(1, &c);
-		c = (struct command){.kind = CMD_NODE_ADD};
-		c.node_add.node.uuid = uuid(10 + id);
-		snprintf(c.node_add.node.name, sizeof(c.node_add.node.name), "n%u", id);
-		snprintf(c.node_add.node.address, sizeof(c.node_add.node.address), "a%u", id);
-		c.node_add.node.roles = ROLE_STORAGE | ROLE_VOTER;
-		memset(c.node_add.token_sha256, 'a', 64);
-		must(1, &c);
-	}
-	c = (struct command){.kind = CMD_NODE_START};
-	c.node_start.node = id;
-	c.node_start.incarnation = 1;
-	c.node_start.shards = 1;
-	c.node_start.roles = ROLE_STORAGE | ROLE_VOTER;
-	snprintf(c.node_start.address, sizeof(c.node_start.address), "a%u", id);
-	must(1, &c);
-	c = (struct command){.kind = CMD_GROUP_ADD};
-	c.group_add.uuid = uuid(100 + id);
-	c.group_add.node = id;
-	c.group_add.incarnation = 1;
-	c.group_add.raw_bytes = 1ull << 40;
-	must(1, &c);
-	c = (struct command){.kind = CMD_GROUP_STATE};
-	c.group_state.group = id;
-	c.group_state.state = GROUP_ACTIVE;
-	c.group_state.free_steps = 20;
-	c.group_state.incarnation = 1;
-	must(1, &c);
-}
 
 /* Nodes 1 … n, connected in full, 1 leads; returns with the loop held. */
 static void start(uint16_t n)
@@ -309,9 +10,9 @@ static void start(uint16_t n)
 	fake_reset();
 	site_start(&site, 8 << 20);
 	hold();
-	node_start(1, true);
+	node_start(1, true, "");
 	for (uint16_t i = 2; i <= n; i++)
-		node_start(i, false);
+		node_start(i, false, "");
 	for (uint16_t i = 1; i <= n; i++)
 		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
 			connect_nodes(i, k);
@@ -322,46 +23,10 @@ static void start(uint16_t n)
 		UNTIL(machine[i].map.version == machine[1].map.version);
 }
 
-static bool all_stopped(void)
+static void stop(void)
 {
-	for (unsigned i = 1; i < FAKE_NODES; i++)
-		if (machine[i].control)
-			return false;
-	for (unsigned i = 0; i < ends; i++)
-		if (!end[i].closed)
-			return false;
-	return true;
-}
-
-static void finish(void)
-{
-	for (unsigned i = 1; i < FAKE_NODES; i++)
-		if (machine[i].control)
-			control_stop(machine[i].control, on_stopped);
-	for (unsigned i = 0; i < ends; i++)
-		if (!end[i].closed)
-			conn_close(end[i].conn, -ERR_CLOSED);
-	UNTIL(all_stopped());
-	let_go();
-	site_stop(&site);
-	for (unsigned i = 1; i < FAKE_NODES; i++) {
-		if (machine[i].id)
-			map_fini(&machine[i].map);
-		memset(&machine[i], 0, sizeof(machine[i]));
-	}
+	finish();
 	fake_reset();
-}
-
-static void expect_same_map(const struct map *a, const struct map *b)
-{
-	struct writer wa = writer_init_heap(), wb = writer_init_heap();
-
-	map_delta_encode(a, 0, NULL, 0, &wa);
-	map_delta_encode(b, 0, NULL, 0, &wb);
-	EXPECT_EQ(wa.len, wb.len);
-	EXPECT_MEM(wa.data, wb.data, wa.len);
-	writer_free(&wa);
-	writer_free(&wb);
 }
 
 TEST(control, shards_get_one_delta_per_turn)
@@ -386,7 +51,7 @@ TEST(control, shards_get_one_delta_per_turn)
 	UNTIL(a[9].done && machine[1].map.version >= at + 10);
 	EXPECT_EQ(machine[1].deltas, before + 1);
 	EXPECT_EQ(map_group(&machine[1].map, 1)->free_steps, 9);
-	finish();
+	stop();
 }
 
 TEST(control, a_follower_proposes_through_the_leader)
@@ -408,7 +73,7 @@ TEST(control, a_follower_proposes_through_the_leader)
 	EXPECT_OK(a.rc);
 	EXPECT_RC(a.p.result.code, -ERR_INVALID); /* a refusal is a result, with its sentence */
 	EXPECT(strstr(a.p.result.text, "not valid"));
-	finish();
+	stop();
 }
 
 TEST(control, without_a_leader_it_waits_until_the_deadline)
@@ -427,7 +92,7 @@ TEST(control, without_a_leader_it_waits_until_the_deadline)
 	fake_set_leader(2);
 	UNTIL(b.done);
 	EXPECT_OK(b.rc);
-	finish();
+	stop();
 }
 
 static unsigned flying(void)
@@ -464,7 +129,7 @@ TEST(control, an_unknown_outcome_is_repeated_only_if_that_is_safe)
 	EXPECT_OK(a.rc);
 	EXPECT_OK(b.rc);
 	EXPECT_EQ(fake.log_count, at + 3 + 2);
-	finish();
+	stop();
 }
 
 TEST(control, a_deadline_in_the_own_log_is_an_unknown_outcome)
@@ -480,7 +145,7 @@ TEST(control, a_deadline_in_the_own_log_is_an_unknown_outcome)
 	EXPECT_RC(a.rc, -ETIMEDOUT);
 	fake_unhold(); /* its end finds nobody, harmlessly */
 	UNTIL(list_empty(&fake.flying));
-	finish();
+	stop();
 }
 
 TEST(control, a_lost_connection_to_the_leader_is_survived)
@@ -500,7 +165,7 @@ TEST(control, a_lost_connection_to_the_leader_is_survived)
 	connect_nodes(1, 2);
 	UNTIL(a.done);
 	EXPECT_OK(a.rc);
-	finish();
+	stop();
 }
 
 TEST(control, stop_cancels_what_is_open)
@@ -527,7 +192,7 @@ TEST(control, stop_cancels_what_is_open)
 	EXPECT_RC(b.rc, -ECANCELED);
 	EXPECT_RC(call.rc, -ECANCELED);
 	fake.hold = false;
-	finish();
+	stop();
 }
 
 static void create(uint16_t node, struct ask *a, const char *name, uint64_t size, unsigned copies)
@@ -573,7 +238,7 @@ TEST(control, the_leader_places_volumes)
 	EXPECT_OK(a.p.result.code);
 	EXPECT_EQ(map_volume(m, 1)->objects, 48);
 	EXPECT_EQ(map_in_count(map_object(m, object_id(1, 47))), 2);
-	finish();
+	stop();
 }
 
 TEST(control, a_refused_placement_names_each_group)
@@ -589,7 +254,7 @@ TEST(control, a_refused_placement_names_each_group)
 	create(2, &a, "v", 1 << 30, 2);
 	EXPECT_RC(a.p.result.code, -ERR_TOO_FEW);
 	EXPECT(strstr(a.p.result.text, "there are 1") && strstr(a.p.result.text, "group 2: full"));
-	finish();
+	stop();
 }
 
 /* Clients. */
@@ -672,7 +337,7 @@ TEST(control, a_client_watches_the_map)
 	UNTIL(client.map.version == m->version && map_volume(&client.map, 1));
 	expect_same_map(&client.map, m);
 	map_fini(&client.map);
-	finish();
+	stop();
 }
 
 TEST(control, a_client_may_attach_and_detach_as_itself_only)
@@ -717,7 +382,7 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 	conn_send(client.end->conn, OP_RAFT, 0, "x", 1, NULL, 0); /* no business of a client's */
 	UNTIL(client.end->closed);
 	map_fini(&client.map);
-	finish();
+	stop();
 }
 
 TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
@@ -738,7 +403,7 @@ TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
 	fake_unhold();
 	UNTIL(list_empty(&fake.flying));
 	map_fini(&client.map);
-	finish();
+	stop();
 }
 
 /* Calls. */
@@ -788,7 +453,7 @@ TEST(control, calls_between_nodes)
 	UNTIL(a.done);
 	EXPECT_RC(a.rc, -ERR_CLOSED);
 	control_call_answer(machine[2].control, machine[2].ticket, 200, "to a gone connection");
-	finish();
+	stop();
 }
 
 /* Object changes. */
@@ -830,7 +495,7 @@ TEST(control, object_changes_of_a_turn_are_one_command)
 		EXPECT_EQ(object_commands(at, &changes), 1);
 		EXPECT_EQ(changes, 2);
 	}
-	finish();
+	stop();
 }
 
 TEST(control, object_changes_outlive_an_election)
@@ -856,7 +521,7 @@ TEST(control, object_changes_outlive_an_election)
 				ARRAY_LEN(many)); /* more than one command holds */
 	UNTIL(object_commands(at, &changes) == 2);
 	EXPECT_EQ(changes, ARRAY_LEN(many));
-	finish();
+	stop();
 }
 
 /* Duties. */
@@ -869,7 +534,7 @@ TEST(control, joined_nodes_become_standby_then_voters_up_to_three)
 		turn();
 	EXPECT_EQ(fake.voters, 3);
 	EXPECT_EQ(fake.standbys, 3);
-	finish();
+	stop();
 }
 
 TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
@@ -882,7 +547,7 @@ TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
 	EXPECT(fake_send(1, 2, "hello", 5));
 	EXPECT(!fake_send(1, 5, "hello", 5)); /* not connected: never buffered */
 	UNTIL(fake.received == 1);
-	finish();
+	stop();
 }
 
 TEST(control, damaged_frames_close_the_connection)
@@ -893,6 +558,6 @@ TEST(control, damaged_frames_close_the_connection)
 		start(2);
 		conn_send(end[0].conn, op[i], 0, "xyz", 3, NULL, 0);
 		UNTIL(end[0].closed && end[1].closed);
-		finish();
+		stop();
 	}
 }
