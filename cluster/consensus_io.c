@@ -167,7 +167,7 @@ static int io_bootstrap(struct raft_io *io, const struct raft_configuration *con
 	struct raft_disk_entry e;
 	int rc;
 
-	if (raft_configuration_encode(conf, &buf) != 0)
+	if (configuration_encode(conf, &buf) < 0)
 		return RAFT_NOMEM;
 	e = (struct raft_disk_entry){ .term = 1, .type = RAFT_CHANGE, .data = buf.base, .len = buf.len };
 	rc = c->disk->ops->bootstrap(c->disk, &e);
@@ -349,6 +349,8 @@ static int io_append(struct raft_io *io, struct raft_io_append *req, const struc
 	j->entry = xcalloc(n, sizeof(*j->entry));
 	j->w.entry = j->entry;
 	for (unsigned i = 0; i < n; i++) {
+		if (entries[i].type == RAFT_CHANGE)
+			configuration_zero_padding(entries[i].buf.base, entries[i].buf.len);
 		j->entry[i] = (struct raft_disk_entry){ .term = entries[i].term,
 							.type = (uint8_t)entries[i].type,
 							.data = entries[i].buf.base,
@@ -381,7 +383,7 @@ static int io_snapshot_put(struct raft_io *io, unsigned trailing, struct raft_io
 	j->put_cb = cb;
 	j->trailing = trailing;
 	j->wipe = trailing == 0;
-	CHECK(raft_configuration_encode(&s->configuration, &conf) == 0);
+	CHECK(configuration_encode(&s->configuration, &conf) == 0);
 	CHECK(configuration_copy(&s->configuration, &j->conf) == 0);
 	/* A copy of its own: it stays as the newest snapshot after libraft has freed its data. */
 	j->w.snapshot = (struct raft_disk_snapshot){

@@ -21,6 +21,33 @@ const char *message_name(unsigned type)
 
 /* ---- Configurations ---- */
 
+/* The padding goes to disk and to peers: not with bytes of our heap. */
+void configuration_zero_padding(void *data, size_t len)
+{
+	struct reader r = reader_init(data, len);
+	uint64_t n;
+
+	(void)read_u8(&r);
+	n = read_u64(&r);
+	for (uint64_t i = 0; i < n && !r.bad; i++) {
+		const uint8_t *nul;
+
+		(void)read_u64(&r);
+		nul = reader_left(&r) ? memchr(r.p, 0, reader_left(&r)) : NULL;
+		(void)read_bytes(&r, nul ? (size_t)(nul - r.p) + 2 : SIZE_MAX);
+	}
+	if (!r.bad)
+		memset((uint8_t *)data + len - reader_left(&r), 0, reader_left(&r));
+}
+
+int configuration_encode(const struct raft_configuration *c, struct raft_buffer *out)
+{
+	if (raft_configuration_encode(c, out) != 0)
+		return -ENOMEM;
+	configuration_zero_padding(out->base, out->len);
+	return 0;
+}
+
 int configuration_decode(const void *data, size_t len, struct raft_configuration *out)
 {
 	struct reader r = reader_init(data, len);
@@ -131,7 +158,7 @@ static int encode_snapshot(const struct raft_install_snapshot *s, struct writer 
 
 	if (s->data.len > MESSAGE_SNAPSHOT_BYTES_MAX)
 		return -ERR_LIMIT;
-	if (raft_configuration_encode(&s->conf, &conf) != 0)
+	if (configuration_encode(&s->conf, &conf) < 0)
 		return -ENOMEM;
 	write_u64(w, s->term);
 	write_u64(w, s->last_index);

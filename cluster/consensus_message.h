@@ -39,8 +39,11 @@ int message_decode(const void *data, size_t len, uint16_t from, struct raft_mess
 void message_free(struct raft_message *m);
 const char *message_name(unsigned type);
 
-/* u8 1, u64 n, n × { u64 id, C string, u8 role }, padded to 8: as raft_configuration_encode writes it.
- * -ERR_CORRUPT. */
+/* As raft_configuration_encode, which leaves the padding uninitialized. 0 or -ENOMEM. */
+int configuration_encode(const struct raft_configuration *c, struct raft_buffer *out)
+	__attribute__((warn_unused_result));
+void configuration_zero_padding(void *data, size_t len);
+/* u8 1, u64 n, n × { u64 id, C string, u8 role }, padded to 8. -ERR_CORRUPT. */
 int configuration_decode(const void *data, size_t len, struct raft_configuration *out)
 	__attribute__((warn_unused_result));
 int configuration_copy(const struct raft_configuration *from, struct raft_configuration *to);

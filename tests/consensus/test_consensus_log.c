@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real log on RocksDB, and a node of one on the real loop: what was acknowledged survives a kill, and
+ * a damaged log never opens, least of all as an empty one. Each phase is a process of its own, because
+ * RocksDB's threads do not survive a fork. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cluster/consensus.h"
+#include "cluster/raft_log.h"
+#include "node/base/bytes.h"
+#include "node/base/log.h"
+#include "tests/lib/test.h"
+
+/* Runs fn in a child; its value is the exit code. */
+static int phase(int (*fn)(void *), void *arg)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		fflush(NULL);
+		_exit(fn(arg));
+	}
+	EXPECT(waitpid(pid, &status, 0) == pid);
+	EXPECT(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static const char *path(const char *name)
+{
+	static char buf[2][512];
+	static unsigned next;
+	char *out = buf[next++ % 2];
+
+	snprintf(out, sizeof(buf[0]), "%s/%s", test_dir(), name);
+	return out;
+}
+
+/* ---- The log itself ---- */
+
+static struct raft_disk_entry entry(uint64_t term, const char *text)
+{
+	return (struct raft_disk_entry){ .term = term, .type = 1, .data = (char *)text, .len = strlen(text) };
+}
+
+static int log_keeps(void *arg)
+{
+	struct raft_disk_entry e[3] = { entry(1, "one"), entry(2, ""), entry(2, "three") };
+	struct raft_disk_entry first = entry(1, "first");
+	struct raft_write w[2] = { { .kind = RAFT_WRITE_APPEND, .first = 2, .last = 4, .entry = e },
+				   { .kind = RAFT_WRITE_TRUNCATE, .first = 4, .last = 4 } };
+	struct raft_write s = { .kind = RAFT_WRITE_SNAPSHOT, .first = 1, .last = 2,
+				.snapshot = { .index = 3, .term = 2, .conf_index = 1, .conf = (char *)"conf",
+					      .conf_len = 4, .data = (char *)"data!", .len = 5 } };
+	struct raft_disk_image i;
+	struct raft_disk *d;
+
+	EXPECT_OK(raft_log_open(arg, 9, &d));
+	EXPECT_OK(d->ops->load(d, &i));
+	EXPECT(i.term == 0 && i.count == 0 && i.first == 1 && !i.has_snapshot);
+	EXPECT_OK(d->ops->bootstrap(d, &first));
+	EXPECT_OK(d->ops->set_term(d, 2));
+	EXPECT_OK(d->ops->set_vote(d, 5));
+	EXPECT_OK(d->ops->write(d, w, 2));
+	d->ops->close(d);
+
+	EXPECT_OK(raft_log_open(arg, 9, &d));
+	EXPECT_OK(d->ops->load(d, &i));
+	EXPECT(i.term == 2 && i.vote == 5 && i.first == 1 && i.count == 3);
+	EXPECT(i.entry[2].term == 2 && i.entry[2].len == 0 && i.entry[1].term == 1);
+	EXPECT_MEM(i.entry[1].data, "one", 3);
+	raft_disk_image_free(&i);
+	EXPECT_OK(d->ops->set_term(d, 3)); /* takes the vote with it */
+	EXPECT_OK(d->ops->write(d, &s, 1));
+	d->ops->close(d);
+
+	EXPECT_OK(raft_log_open(arg, 9, &d));
+	EXPECT_OK(d->ops->load(d, &i));
+	EXPECT(i.term == 3 && i.vote == 0 && i.has_snapshot && i.first == 3 && i.count == 1);
+	EXPECT(i.snapshot.index == 3 && i.snapshot.conf_len == 4 && i.snapshot.len == 5);
+	EXPECT_MEM(i.snapshot.data, "data!", 5);
+	raft_disk_image_free(&i);
+	d->ops->close(d);
+	return 0;
+}
+
+TEST(raft_log, keeps_what_it_is_given)
+{
+	EXPECT_EQ(phase(log_keeps, (void *)path("keeps")), 0);
+}
+
+/* Many entries, so that there is a log file worth damaging. */
+static int log_fill(void *arg)
+{
+	struct raft_disk_entry first = entry(1, "first");
+	struct raft_disk *d;
+
+	EXPECT_OK(raft_log_open(arg, 9, &d));
+	EXPECT_OK(d->ops->bootstrap(d, &first));
+	for (uint64_t i = 2; i < 50; i++) {
+		struct raft_disk_entry e = entry(1, "some bytes of a command that is not too short");
+		struct raft_write w = { .kind = RAFT_WRITE_APPEND, .first = i, .last = i, .entry = &e };
+
+		EXPECT_OK(d->ops->write(d, &w, 1));
+	}
+	return 0; /* without close: the entries are in the write-ahead log */
+}
+
+struct open_as {
+	const char *dir;
+	uint16_t node;
+	int rc;
+};
+
+static int log_open_fails(void *arg)
+{
+	struct open_as *a = arg;
+	struct raft_disk_image i;
+	struct raft_disk *d;
+	int rc = raft_log_open(a->dir, a->node, &d);
+
+	if (rc == 0)
+		rc = d->ops->load(d, &i);
+	if (rc == 0)
+		fprintf(stderr, "opened with %zu entries\n", i.count);
+	return rc == a->rc ? 0 : 1;
+}
+
+static int opens_with(const char *dir, uint16_t node, int rc)
+{
+	return phase(log_open_fails, &(struct open_as){ dir, node, rc });
+}
+
+/* Calls fn with each file of dir/db whose name ends so. */
+static unsigned each_file(const char *dir, const char *suffix, void (*fn)(const char *file))
+{
+	char db[512], file[1024];
+	struct dirent *e;
+	unsigned n = 0;
+	DIR *d;
+
+	snprintf(db, sizeof(db), "%s/db", dir);
+	d = opendir(db);
+	EXPECT(d != NULL);
+	while ((e = readdir(d))) {
+		size_t len = strlen(e->d_name), want = strlen(suffix);
+
+		if (len < want || strcmp(e->d_name + len - want, suffix))
+			continue;
+		snprintf(file, sizeof(file), "%s/%s", db, e->d_name);
+		fn(file);
+		n++;
+	}
+	closedir(d);
+	return n;
+}
+
+static void flip_middle(const char *file)
+{
+	struct stat st;
+	int fd = open(file, O_RDWR);
+	uint8_t byte;
+
+	EXPECT(fd >= 0 && fstat(fd, &st) == 0);
+	if (st.st_size > 100) {
+		EXPECT(pread(fd, &byte, 1, st.st_size / 2) == 1);
+		byte ^= 0x10;
+		EXPECT(pwrite(fd, &byte, 1, st.st_size / 2) == 1);
+	}
+	close(fd);
+}
+
+static void flip_near_end(const char *file)
+{
+	struct stat st;
+	int fd = open(file, O_RDWR);
+	uint8_t byte = 0xee;
+
+	EXPECT(fd >= 0 && fstat(fd, &st) == 0);
+	if (st.st_size > 100)
+		EXPECT(pwrite(fd, &byte, 1, st.st_size - 5) == 1);
+	close(fd);
+}
+
+static void remove_file(const char *file)
+{
+	(void)unlink(file); /* "." and ".." stay */
+}
+
+TEST(raft_log, damage_in_the_middle_does_not_open)
+{
+	const char *dir = path("flip");
+
+	EXPECT_EQ(phase(log_fill, (void *)dir), 0);
+	EXPECT_EQ(opens_with(dir, 9, 0), 0);
+	EXPECT(each_file(dir, ".sst", flip_middle) + each_file(dir, ".log", flip_middle) > 0);
+	EXPECT_EQ(opens_with(dir, 9, -ERR_CORRUPT), 0);
+	EXPECT_EQ(opens_with(dir, 9, -ERR_CORRUPT), 0); /* and not the second time either */
+}
+
+TEST(raft_log, damage_of_the_last_entry_does_not_open)
+{
+	const char *dir = path("flip-end");
+
+	EXPECT_EQ(phase(log_fill, (void *)dir), 0);
+	EXPECT(each_file(dir, ".log", flip_near_end) > 0);
+	EXPECT_EQ(opens_with(dir, 9, -ERR_CORRUPT), 0);
+}
+
+TEST(raft_log, vanished_database_does_not_start_empty)
+{
+	const char *dir = path("gone");
+
+	EXPECT_EQ(phase(log_fill, (void *)dir), 0);
+	EXPECT(each_file(dir, "", remove_file) > 3);
+	EXPECT_EQ(opens_with(dir, 9, -ERR_CORRUPT), 0);
+}
+
+TEST(raft_log, belongs_to_one_node)
+{
+	const char *dir = path("foreign");
+
+	EXPECT_EQ(phase(log_fill, (void *)dir), 0);
+	EXPECT_EQ(opens_with(dir, 8, -ERR_FOREIGN), 0);
+}
+
+/* ---- A node of one on the real loop ---- */
+
+struct life {
+	struct loop *loop;
+	struct consensus *c;
+	int acks; /* pipe; -1: only look */
+	uint64_t next;
+	bool proposing;
+	struct wait wait[32];
+	struct proposal proposal[32];
+	uint8_t seen[100000];
+	struct timer timer;
+	bool stopped;
+};
+static struct life life;
+
+static bool life_send(void *ctx, uint16_t to, const void *msg, size_t len)
+{
+	return false;
+}
+
+static void life_apply(void *ctx, uint64_t index, const void *cmd, size_t len, struct command_result *out)
+{
+	uint64_t id = get_le64(cmd);
+
+	EXPECT(len == 200 && id < sizeof(life.seen));
+	life.seen[id] = 1;
+	out->id = id;
+}
+
+static void life_snapshot(void *ctx, struct writer *w)
+{
+	write_bytes(w, life.seen, sizeof(life.seen));
+}
+
+static int life_restore(void *ctx, const void *data, size_t len, uint64_t index)
+{
+	EXPECT_EQ(len, sizeof(life.seen));
+	memcpy(life.seen, data, len);
+	return 0;
+}
+
+static void life_propose(unsigned slot)
+{
+	uint8_t cmd[200] = { 0 };
+
+	put_le64(cmd, life.next++);
+	EXPECT_EQ(consensus_propose(life.c, &life.proposal[slot], cmd, sizeof(cmd), &life.wait[slot]), PENDING);
+}
+
+static void life_acked(struct wait *w, int rc)
+{
+	unsigned slot = (unsigned)(w - life.wait);
+
+	EXPECT_OK(rc);
+	EXPECT(write(life.acks, &life.proposal[slot].result.id, 8) == 8);
+	life_propose(slot);
+}
+
+static void life_changed(void *ctx)
+{
+	if (!consensus_is_leader(life.c) || life.acks < 0 || life.proposing)
+		return;
+	for (unsigned i = 0; i < ARRAY_LEN(life.wait); i++) {
+		life.wait[i].resume = life_acked;
+		life_propose(i);
+	}
+	life.proposing = true;
+}
+
+static const struct consensus_hooks life_hooks = {
+	.send = life_send,
+	.apply = life_apply,
+	.snapshot = life_snapshot,
+	.restore = life_restore,
+	.changed = life_changed,
+};
+
+static void life_start(const char *dir)
+{
+	struct consensus_config cfg = { .id = 1, .dir = dir, .bootstrap = true, .hooks = &life_hooks };
+
+	cfg.loop = life.loop = loop_create("test", 8);
+	EXPECT(life.loop != NULL);
+	EXPECT_OK(consensus_start(&cfg, &life.c));
+}
+
+static int writer_run(void *arg)
+{
+	life_start(arg);
+	loop_run(life.loop);
+	return 0;
+}
+
+static void on_stopped(void *ctx)
+{
+	life.stopped = true;
+	loop_stop(life.loop);
+}
+
+static void look(struct timer *t)
+{
+	struct consensus_status st;
+
+	consensus_status(life.c, &st);
+	if (st.role != CONSENSUS_LEADER || st.applied != st.last || st.applied == 0)
+		timer_set(t, 1000);
+	else
+		consensus_stop(life.c, on_stopped);
+}
+
+/* Starts on what is there and stops again; then life.seen has what was applied. */
+static int reader_run(void *arg)
+{
+	uint64_t n;
+	int fd = life.acks;
+
+	life.acks = -1;
+	life_start(arg);
+	timer_init(&life.timer, life.loop, look);
+	timer_set(&life.timer, 1000);
+	loop_run(life.loop);
+	EXPECT(life.stopped);
+	timer_fini(&life.timer);
+	loop_destroy(life.loop);
+	EXPECT(lseek(fd, 0, SEEK_SET) == 0);
+	while (read(fd, &n, 8) == 8)
+		EXPECT(life.seen[n]);
+	return 0;
+}
+
+TEST(node, acknowledged_commands_survive_a_kill)
+{
+	const char *dir = path("life");
+	uint64_t total = 0;
+
+	life.acks = open(path("acks"), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+	EXPECT(life.acks >= 0);
+	for (unsigned round = 0; round < 4; round++) {
+		struct stat st = { 0 };
+		pid_t pid = fork();
+		int status;
+
+		if (pid == 0)
+			_exit(writer_run((void *)dir));
+		/* enough for a snapshot from the second round on */
+		do {
+			usleep(2000);
+			EXPECT(fstat(life.acks, &st) == 0);
+			EXPECT(waitpid(pid, &status, WNOHANG) == 0);
+		} while (st.st_size / 8 < (off_t)total + 700);
+		kill(pid, SIGKILL);
+		EXPECT(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+		EXPECT(fstat(life.acks, &st) == 0);
+		total = (uint64_t)st.st_size / 8;
+		life.next += 20000; /* numbers that were not used yet */
+		EXPECT_EQ(phase(reader_run, (void *)dir), 0);
+	}
+	close(life.acks);
+}
