@@ -187,7 +187,7 @@ static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
 			    h->bytes <= g->window_len - in)
 				return h->segment == g->victim && h->generation == g->generation &&
 						       h->position == g->pos / BLOCK_SIZE &&
-						       h->group_incarnation == t->group_incarnation ?
+						       h->group_incarnation <= t->group_incarnation ?
 					       unit :
 					       NULL;
 			if (g->window_pos == g->pos)

@@ -283,8 +283,10 @@ void segments_scan(struct segments *s)
 					 "device=%s segment=%u rc=%s", s->dev[i].dev->path, n, err_name(rc));
 			if (rc || segment_header_decode(block, &h) || h.id != id ||
 			    !uuid_equal(&h.group, &s->group) ||
-			    h.group_incarnation != s->group_incarnation)
+			    h.group_incarnation > s->group_incarnation)
 				continue;
+			/* Older incarnations count: a new one may have kept the map. */
+			s->header_incarnation = MAX(s->header_incarnation, h.group_incarnation);
 			s->generation = MAX(s->generation, h.generation);
 			s->header_kv_commit = MAX(s->header_kv_commit, h.kv_commit);
 		}

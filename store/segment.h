@@ -102,6 +102,7 @@ struct segments {
 	uint32_t *draining, draining_count; /* FREED, waiting for readers */
 	unsigned unflushed;		    /* bit per device written since the last flush */
 	uint64_t header_kv_commit;	    /* highest found in headers at open */
+	uint32_t header_incarnation;
 	uint64_t written_bytes;
 };
 

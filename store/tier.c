@@ -29,8 +29,10 @@ static int load_meta(struct tier *t)
 		return map_lost("the commit number is missing or damaged");
 	if (!uuid_equal(&m.group, &t->group))
 		return map_lost("it belongs to another group");
-	if (m.group_incarnation != t->group_incarnation)
-		return map_lost("it belongs to another incarnation of the group");
+	/* An older incarnation's map was kept (log lost) if nothing newer was ever written, see below. */
+	if (m.group_incarnation > t->group_incarnation)
+		return map_lost("it belongs to a later incarnation of the group");
+	t->map_incarnation = m.group_incarnation;
 	atomic_store(&t->commit, m.commit);
 	t->seg.kv_commit = m.commit;
 	return 0;
@@ -70,6 +72,8 @@ static int check_commit(struct tier *t)
 	uint64_t commit = atomic_load(&t->commit);
 	uint64_t seen = MAX(t->log_kv_commit, t->seg.header_kv_commit);
 
+	if (t->seg.header_incarnation > t->map_incarnation)
+		return map_lost("segments were written by a later incarnation of the group");
 	if (commit >= seen)
 		return 0;
 	log_error("tier", "the map database has lost commits that log or segments know of",
@@ -136,6 +140,23 @@ static int load_regions(struct tier *t)
 	return rc || rc2 ? map_lost("a region row does not decode") : 0;
 }
 
+/* A kept map takes the new incarnation before any segment is written under it. */
+static int adopt(struct tier *t)
+{
+	struct meta_row m = { .group = t->group, .group_incarnation = t->group_incarnation,
+			      .commit = atomic_load(&t->commit) };
+	uint8_t value[META_VALUE_SIZE];
+
+	if (t->map_incarnation == t->group_incarnation)
+		return 0;
+	log_info("tier", "the map is kept under a new incarnation", "from=%u to=%u", t->map_incarnation,
+		 t->group_incarnation);
+	meta_encode(value, &m);
+	kv_batch_clear(t->batch);
+	kv_batch_put(t->kv, t->batch, KV_META, META_KEY, strlen(META_KEY), value, sizeof(value));
+	return kv_commit(t->kv, t->batch, true);
+}
+
 static void publish(struct tier *t)
 {
 	atomic_store(&t->live_bytes, t->seg.live);
@@ -162,6 +183,8 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 		rc = load_objects(t);
 	if (!rc)
 		rc = load_regions(t);
+	if (!rc)
+		rc = adopt(t);
 	if (!rc)
 		publish(t);
 	return rc;

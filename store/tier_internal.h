@@ -98,7 +98,7 @@ struct tier {
 	struct kv *kv;
 	struct segments seg;	       /* destager */
 	struct uuid group;
-	uint32_t group_incarnation;
+	uint32_t group_incarnation, map_incarnation; /* map_incarnation: what the database says at open */
 	uint64_t log_kv_commit;
 	pthread_mutex_t commit_lock;   /* held while a commit is built and made; tier_verify takes it */
 
