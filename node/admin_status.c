@@ -113,7 +113,7 @@ static struct json *objects_to_json(const struct health_report *r)
 	struct json *j = json_object_new();
 
 	json_put_u64(j, "total", r->objects);
-	json_put_u64(j, "full", r->full);
+	json_put_u64(j, "in_sync", r->full); /* with all copies in-sync and reachable */
 	json_put_u64(j, "degraded", r->degraded);
 	json_put_u64(j, "single_copy", r->single);
 	json_put_u64(j, "unavailable", r->unavailable);
@@ -151,9 +151,22 @@ static struct json *health_brief(const struct health_report *r)
 	return j;
 }
 
+/* serving: the cluster has registered this incarnation of the node. */
+static const char *admin_state(const struct admin *a)
+{
+	const struct map *m = admin_map(a);
+	const struct map_node *self = m ? map_node(m, a->cfg.identity->number) : NULL;
+
+	if (!m)
+		return "unclaimed";
+	return self && self->state == NODE_ACTIVE && self->incarnation == a->cfg.identity->incarnation
+		       ? "serving"
+		       : "starting";
+}
+
 static void put_unclaimed(struct admin *a, struct json *j)
 {
-	json_put_str(j, "state", "unclaimed");
+	json_put_str(j, "state", admin_state(a));
 	json_put_str(j, "version", ASHLAR_VERSION);
 	json_put_str(j, "remedy",
 		     "ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
@@ -177,7 +190,7 @@ static void status_ready(struct areq *q)
 		uuid_format(&m->cluster, uuid);
 		json_put_str(cluster, "name", state_cluster_name(a->ops->state(a->cluster)));
 		json_put_str(cluster, "uuid", uuid);
-		json_put_str(j, "state", "claimed");
+		json_put_str(j, "state", admin_state(a));
 		json_put_str(j, "version", ASHLAR_VERSION);
 		json_put(j, "cluster", cluster);
 		json_put(j, "health", health_brief(r));
@@ -239,7 +252,7 @@ static void health_ready(struct areq *q)
 	facts_health(q->admin, r);
 	j = health_to_json(r);
 	json_put(j, "source", admin_source(q->admin));
-	json_put_str(j, "state", q->admin->ops ? "claimed" : "unclaimed");
+	json_put_str(j, "state", admin_state(q->admin));
 	free(r);
 	admin_reply(q, 200, j);
 }

@@ -40,7 +40,7 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 			degraded++;
 	}
 	json_put_u64(c, "total", v->objects);
-	json_put_u64(c, "full", full);
+	json_put_u64(c, "in_sync", full);
 	json_put_u64(c, "degraded", degraded);
 	json_put_u64(c, "single_copy", single);
 	json_put_u64(c, "unavailable", unavailable);

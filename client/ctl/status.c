@@ -55,9 +55,9 @@ static void print_status(const struct ctl *c, const struct json *j)
 	if (json_u64(n, "joining", 0))
 		printf(", %" PRIu64 " joining", json_u64(n, "joining", 0));
 	printf("\nvolumes     %" PRIu64 "\n", json_u64(j, "volumes", 0));
-	printf("objects     %" PRIu64 ": %" PRIu64 " full, %" PRIu64 " degraded, %" PRIu64
+	printf("objects     %" PRIu64 ": %" PRIu64 " in-sync, %" PRIu64 " degraded, %" PRIu64
 	       " single copy, %" PRIu64 " unavailable\n",
-	       json_u64(o, "total", 0), json_u64(o, "full", 0), json_u64(o, "degraded", 0),
+	       json_u64(o, "total", 0), json_u64(o, "in_sync", 0), json_u64(o, "degraded", 0),
 	       json_u64(o, "single_copy", 0), json_u64(o, "unavailable", 0));
 	print_capacity(json_get(j, "capacity"));
 	print_source(j);
@@ -122,7 +122,7 @@ static int print_nagios(const struct json *j)
 	int rc = !strcmp(overall, "error") ? 2 : !strcmp(overall, "warning") ? 1 : 0;
 	static const char *const word[] = {"OK", "WARNING", "CRITICAL"};
 
-	if (strcmp(str_or(j, "state", ""), "claimed")) {
+	if (!strcmp(str_or(j, "state", "unclaimed"), "unclaimed")) {
 		printf("STORAGE UNKNOWN - the node belongs to no cluster\n");
 		return 3;
 	}

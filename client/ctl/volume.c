@@ -278,7 +278,7 @@ static void print_volume(const struct json *v)
 	       json_bool(v, "dedup", false) ? "on" : "off");
 	printf("health      %s: of %" PRIu64 " objects %" PRIu64 " full, %" PRIu64
 	       " degraded, %" PRIu64 " with a single copy, %" PRIu64 " unavailable\n",
-	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "full", 0),
+	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "in_sync", 0),
 	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),
 	       json_u64(n, "unavailable", 0));
 	printf("layout      objects of %s, stripe over %" PRIu64 "\n",

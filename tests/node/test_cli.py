@@ -122,7 +122,7 @@ def volumes():
     expect(ashlar("volume", "set", "v1", "--dedup", "off"), 0, out="changed")
     check(seen[0][3] == {"dedup": False}, "only what was asked for is changed")
     volume = {"name": "v1", "size_bytes": 1 << 30, "copies": 2, "health": "ok", "compression": False, "dedup": False,
-              "object_counts": {"total": 1, "full": 1}, "attachments": [{"holder": "node:x", "mode": "exclusive"}]}
+              "object_counts": {"total": 1, "in_sync": 1}, "attachments": [{"holder": "node:x", "mode": "exclusive"}]}
     answers[("GET", "/v1/volumes")] = (200, {"volumes": [volume], "source": {"node": "n1"}})
     expect(ashlar("volume", "list"), 0, out="1.0 GiB")
     expect(ashlar("volume", "list"), 0, out="node:x")
@@ -157,7 +157,7 @@ def health():
     item = {"code": "NODE_DOWN", "severity": "warning", "count": 1, "summary": "1 node cannot be reached", "since_ms": 0,
             "affected": ["n2"], "risk": "much", "command": "systemctl start ashlard", "caused_by": None}
     child = dict(item, code="DATA_SINGLE_COPY", severity="error", count=12, caused_by="NODE_DOWN")
-    well = {"state": "claimed", "overall": "ok", "items": [], "objects": {"total": 3}}
+    well = {"state": "serving", "overall": "ok", "items": [], "objects": {"total": 3}}
     answers[("GET", "/v1/health")] = (200, well)
     expect(ashlar("health"), 0, out="ok")
     expect(ashlar("health", "--nagios"), 0, out="STORAGE OK - all well | objects=3")
@@ -176,9 +176,9 @@ def others():
     answers[("GET", "/v1/status")] = (200, {"state": "unclaimed", "remedy": "ashlar cluster init"})
     expect(ashlar("status"), 0, out="unclaimed")
     answers[("GET", "/v1/status")] = (200, {
-        "state": "claimed", "cluster": {"name": "lab", "uuid": "u"}, "health": {"overall": "ok", "codes": []},
+        "state": "serving", "cluster": {"name": "lab", "uuid": "u"}, "health": {"overall": "ok", "codes": []},
         "raft": {"leader": "n1", "voters": ["n1", "n2"]}, "nodes": {"active": 2, "up": 2}, "volumes": 1,
-        "objects": {"total": 4, "full": 4}, "capacity": {"raw_bytes": 1 << 40, "groups": 2, "groups_known": 1}})
+        "objects": {"total": 4, "in_sync": 4}, "capacity": {"raw_bytes": 1 << 40, "groups": 2, "groups_known": 1}})
     expect(ashlar("status"), 0, out="1.0 TiB raw")
     expect(ashlar("status"), 0, out="1 of 2 disk groups known")
     answers[("GET", "/v1/nodes")] = (200, {"nodes": [{"name": "n1", "number": 1, "up": False, "roles": ["storage", "voter"],
