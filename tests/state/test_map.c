@@ -269,3 +269,50 @@ TEST(map, the_largest_map_fits_a_frame)
 	writer_free(&w);
 	map_fini(&m);
 }
+
+/* Only the latest deletions are remembered: who is older gets everything, and so loses the volume
+ * too. */
+TEST(map, a_subscriber_older_than_the_deletions_kept_gets_all)
+{
+	struct kit k;
+	struct map m;
+	struct writer w;
+
+	map_init(&m);
+	kit_init(&k, 1);
+	EXPECT_OK(kit_volume(&k, "old", 4096, 1));
+	w = delta(&k, 0);
+	EXPECT_OK(apply(&m, &w, NULL));
+	writer_free(&w);
+	EXPECT_OK(kit_delete(&k, 1));
+	for (uint32_t id = 2; id < 302; id++) {
+		EXPECT_OK(kit_volume(&k, "v", 4096, 1));
+		EXPECT_OK(kit_delete(&k, id));
+	}
+	w = delta(&k, m.version);
+	EXPECT_OK(apply(&m, &w, NULL));
+	EXPECT_EQ(m.volumes.count, 0);
+	writer_free(&w);
+	map_fini(&m);
+	kit_fini(&k);
+}
+
+TEST(map, an_objects_epoch_never_goes_back)
+{
+	struct kit k;
+	struct map m;
+	struct writer w;
+
+	map_init(&m);
+	kit_init(&k, 1);
+	EXPECT_OK(kit_volume(&k, "v", 4096, 1));
+	w = delta(&k, 0);
+	EXPECT_OK(apply(&m, &w, NULL));
+	map_object(&m, object_id(1, 0))->epoch = 9;
+	m.version--;
+	EXPECT_OK(apply(&m, &w, NULL));
+	EXPECT_EQ(map_object(&m, object_id(1, 0))->epoch, 9);
+	writer_free(&w);
+	map_fini(&m);
+	kit_fini(&k);
+}

@@ -361,3 +361,25 @@ TEST(object, place_is_bounded_by_the_member_limit)
 	expect_refused(&f, ch, OBJ_FULL);
 	kit_fini(&f.k);
 }
+
+/* Enough others are in sync, and still the primary's entry stays until somebody took over. */
+TEST(object, the_primarys_entry_is_not_removed)
+{
+	struct fix f;
+	struct object_change ch;
+	uint16_t fresh = 1;
+
+	fix_init(&f, 2);
+	while (fresh == f.p || fresh == f.s)
+		fresh++;
+	ch = change(&f, OBJ_PLACE, 0, 1);
+	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
+	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, fresh, f.p)), OBJ_DONE);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.p, f.p)), OBJ_DONE);
+	expect_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_NEEDED);
+	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.s, f.s, false)), OBJ_DONE);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_REMOVE, f.p, 1)), OBJ_DONE);
+	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
+	kit_fini(&f.k);
+}
