@@ -156,8 +156,7 @@ static void created(struct wait *w, int rc)
 	o->creating = false;
 	object_release(o);
 	if (rc < 0) {
-		if (o->group)
-			group_fail(o->group, rc);
+		object_fail(o, rc);
 		return;
 	}
 	o->store = o->create.object;
@@ -518,6 +517,22 @@ void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
 	store_object_each(s, r->shard, adopt, &a);
 	r->rescan = true;
 	replicator_map_done(r);
+}
+
+/* A store call failed. A device, log or database that failed takes its group with it; anything else (the
+ * store is being stopped, the object was deleted) ends only what this object does here. */
+void object_fail(struct object *o, int rc)
+{
+	if (o->group && (rc == -ERR_DEVICE || rc == -ERR_LOG_LOST || rc == -ERR_MAP_LOST || rc == -EIO)) {
+		group_fail(o->group, rc);
+		return;
+	}
+	if (rc != -ERR_CLOSED)
+		log_error("replica", "the store refused", "object=%llx reason=%s", (unsigned long long)o->id,
+			  err_name(rc));
+	primary_end(o, "the store refused");
+	if (o->in.state != IN_NONE)
+		inbound_void(o);
 }
 
 /* The group serves nothing more: its objects stop here, whatever else they were. */

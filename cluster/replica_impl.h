@@ -305,6 +305,7 @@ uint32_t object_blocks(struct object *o); /* 0: volume unknown */
 bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
 void replica_propose(struct replicator *r, const struct object_change *c);
 void group_fail(struct group *g, int code);
+void object_fail(struct object *o, int rc);
 void group_wait_space(struct group *g);
 struct group *replica_group(struct replicator *r, uint16_t id);
 void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)

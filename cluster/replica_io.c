@@ -579,8 +579,7 @@ static int op_error(struct io_op *op, int rc)
 	if (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT)
 		return op_finish(op, IO_MEDIUM_ERROR);
 	/* W5: what was logged, or may have been, is never answered with an error. */
-	if (op->object->group && !op->object->group->failed)
-		group_fail(op->object->group, rc);
+	object_fail(op->object, rc);
 	return PENDING; /* the tenure has ended, and with it this operation */
 }
 

@@ -160,8 +160,8 @@ static void joining_run(struct joining *j, int rc)
 		o->in.puts--;
 	}
 	while (rc != PENDING) {
-		if (rc < 0 && o->group && !o->group->failed)
-			group_fail(o->group, rc);
+		if (rc < 0)
+			object_fail(o, rc);
 		if (rc < 0 || j->serial != o->in.serial)
 			break;
 		if (j->m.syncing && !j->folding) { /* header is durable, the tail is cut */
@@ -290,8 +290,7 @@ static void arrival_resume(struct wait *w, int rc)
 	struct inbound *in = &o->in;
 
 	if (rc < 0) {
-		if (o->group && !o->group->failed)
-			group_fail(o->group, rc);
+		object_fail(o, rc);
 	} else if (a->serial == in->serial && in->state == IN_JOINED) {
 		if (a->record.kind == RECORD_COPY || a->record.kind == RECORD_COMPLETE)
 			in->copies++;

@@ -458,7 +458,7 @@ static void put_resume(struct wait *w, int rc)
 		return;
 	}
 	if (rc < 0) {
-		group_fail(o->group, rc);
+		object_fail(o, rc);
 		primary_put(p);
 		return;
 	}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A deterministic simulator of a few nodes, each with the real replicator, in one process and one thread.
+ *
+ * Loop, connections and stores are replaced here (the same headers, other code); Raft is an oracle: the
+ * real state machine, whose deltas each node gets late and in order. Everything that happens is an event
+ * of one queue, ordered by virtual time; all chance comes from one seed, so a seed replays a history.
+ *
+ *   sim_core.c     events, processes, turns, clocks (node/loop/loop.h)
+ *   sim_conn.c     connections (net/conn.h): delay, stall in one direction, reset, silence
+ *   sim_store.c    disks (store/store.h): what is durable, what a crash loses, what is destaged
+ *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
+ *   sim_client.c   clients that route, retry, repeat themselves late; their history
+ *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
+#pragma once
+
+#include "cluster/replica.h"
+#include "cluster/replica_impl.h"
+#include "cluster/state.h"
+
+#define SIM_NODES_MAX 4u
+#define SIM_OBJECTS 2u
+#define SIM_SECTOR 512u
+#define SIM_SECTORS_PER_BLOCK (BLOCK_SIZE / SIM_SECTOR)
+
+struct sim_proc { /* a node: its host and its process */
+	unsigned node; /* 1 … */
+	bool alive, dying, powered;
+	unsigned life; /* +1 at each start: events of an earlier life are void */
+	uint64_t paused_until;
+	int64_t drift_ppm;
+	uint64_t clock_offset_us;
+	struct loop *loop;
+	struct buf_pool *pool;
+	struct replicator *r;
+	struct map map;
+	uint32_t incarnation; /* durable */
+	struct store *disk;   /* what survives, and the running store over it */
+	uint16_t group;
+	uint64_t raft_cut_until; /* no deltas until then */
+	uint64_t delta_next_us;
+	size_t delta_at;
+	uint64_t register_us;
+	bool failed_group;
+};
+
+/* How a history is made; all drawn from the seed unless a test sets them. */
+struct sim_plan {
+	uint64_t seed;
+	unsigned nodes, copies, clients, ops_per_client, depth;
+	uint64_t fault_us;	/* faults happen until then */
+	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long;
+	bool duplicates, trims, partial, verbose, tiny_log, drift, placements;
+};
+
+struct sim {
+	struct rng rng;
+	struct sim_plan plan;
+	uint64_t now_us, seq, events_run;
+	struct sim_event *heap;
+	size_t heap_len, heap_cap;
+	struct sim_proc proc[SIM_NODES_MAX + 1];
+	struct sim_proc *running; /* whose event runs */
+	bool blocked[SIM_NODES_MAX + 1][SIM_NODES_MAX + 1]; /* from, to */
+	/* the oracle */
+	struct state *state;
+	uint64_t index;
+	struct sim_delta { uint8_t *bytes; size_t len; } *deltas;
+	size_t delta_count, delta_cap;
+	uint64_t leaderless_until;
+	uint32_t volume, attachment[8], attach_epoch[8];
+	bool faults_over;
+	/* verdict */
+	char failure[4096];
+	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults;
+};
+extern struct sim sim;
+
+/* sim_core.c */
+struct sim_event {
+	uint64_t at, seq;
+	struct sim_proc *proc; /* NULL: the world */
+	unsigned life;
+	void (*fn)(void *arg);
+	void (*drop)(void *arg); /* the process is gone */
+	void *arg;
+};
+void sim_at(uint64_t delay_us, struct sim_proc *p, void (*fn)(void *), void (*drop)(void *), void *arg);
+bool sim_step(void); /* false: nothing left */
+void sim_clear_events(void);
+void sim_turn(struct sim_proc *p); /* end-of-turn hooks */
+uint64_t sim_rand(uint64_t lo, uint64_t hi);
+bool sim_chance(double p);
+void sim_fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void sim_trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
+struct loop *sim_loop_create(struct sim_proc *p);
+void sim_loop_destroy(struct loop *l);
+
+/* sim_conn.c */
+void sim_net_start(void);
+void sim_net_process_gone(struct sim_proc *p, bool silent);
+void sim_net_block(unsigned from, unsigned to, bool on);
+void sim_net_reset(unsigned a, unsigned b);
+void sim_net_end(void);
+bool sim_net_connected(unsigned a, unsigned b);
+
+/* sim_store.c */
+struct store *sim_store_create(uint16_t group, uint32_t group_incarnation);
+void sim_store_free(struct store *s);
+void sim_store_attach(struct store *s, struct sim_proc *p); /* a process opened it */
+void sim_store_crash(struct store *s); /* all waits end; what was not durable is gone or not */
+void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
+void sim_store_slow(struct store *s, uint64_t us);
+void sim_store_destage(struct store *s);
+void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
+bool sim_store_quiet(struct store *s);
+const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
+bool sim_store_holds(struct store *s, uint64_t object);
+
+/* sim_cluster.c */
+void sim_cluster_start(void);
+void sim_cluster_end(void);
+void sim_heal(void);
+bool sim_all_in(void); /* every member in, joined, quiet */
+void sim_submit_command(const struct command *c);
+const char *sim_describe(void);
+
+/* sim_client.c */
+void sim_clients_start(void);
+bool sim_clients_done(void);
+void sim_clients_final_reads(void);
+void sim_clients_end(void);
+void sim_clients_describe(char *text, size_t size);
+
+/* sim_check.c */
+struct sim_op_record {
+	uint64_t value, invoked_us, returned_us;
+	uint32_t object, sector;
+	bool write;
+};
+void sim_history_add(const struct sim_op_record *r);
+const char *sim_history_check(void); /* NULL: linearizable */
+void sim_history_clear(void);
+bool sim_linearizable(struct sim_op_record *ops, size_t n);
+void sim_check_single_primary(void);
+
+/* One history; false: sim.failure says what is wrong. */
+bool sim_run(const struct sim_plan *plan);
+void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* net/conn.h for the simulator: pairs of ends with a delay per message, in order. A direction between two
+ * nodes may stall (nothing is lost, nothing arrives, until it is lifted or the connection is given up);
+ * a reset loses what is under way; a host without power says nothing at all. */
+#include "tests/replica/sim.h"
+
+#include <stdlib.h>
+
+#define STALL_LIMIT_US 5000000u
+
+struct message {
+	struct list link;
+	struct conn *to;
+	uint16_t opcode;
+	bool close;
+	uint8_t *body;
+	uint32_t body_len, payload_len;
+	uint8_t *payload;
+};
+
+struct conn {
+	struct list link;
+	struct sim_proc *proc;
+	unsigned life;
+	struct conn *peer;
+	unsigned node, peer_node;
+	uint32_t peer_incarnation;
+	bool closed, up, gone; /* gone: nobody will touch it any more on this side */
+	struct list held;      /* messages to this end that a stall keeps back */
+	uint64_t arrive_us, held_us;
+	unsigned refs;
+};
+
+static struct list conns = LIST_INIT(conns);
+
+static void conn_put(struct conn *c)
+{
+	if (--c->refs)
+		return;
+	list_del(&c->link);
+	free(c);
+}
+
+static void message_free(struct message *m)
+{
+	conn_put(m->to);
+	free(m->body);
+	free(m->payload);
+	free(m);
+}
+
+static void message_drop(void *arg)
+{
+	message_free(arg);
+}
+
+static void end_down(struct conn *c, int reason)
+{
+	if (!c->up || c->gone)
+		return;
+	c->gone = true;
+	c->closed = true;
+	if (c->proc->alive && c->proc->life == c->life && !c->proc->dying)
+		replicator_stream_down(c->proc->r, (uint16_t)c->peer_node, 0, reason);
+}
+
+static void arrive(void *arg)
+{
+	struct message *m = arg;
+	struct conn *c = m->to;
+	struct frame f = { .opcode = m->opcode, .body = m->body, .body_len = m->body_len };
+
+	if (c->gone || (c->closed && !m->close)) {
+		message_free(m);
+		return;
+	}
+	if (sim.blocked[c->peer_node][c->node] || !list_empty(&c->held)) {
+		if (list_empty(&c->held))
+			c->held_us = sim.now_us;
+		list_push_back(&c->held, &m->link);
+		return;
+	}
+	if (m->close) {
+		end_down(c, -ERR_CLOSED);
+	} else if (c->up) {
+		if (m->payload_len) {
+			struct buf *b = buf_heap(m->payload_len);
+
+			memcpy(b->data, m->payload, m->payload_len);
+			f.payload = (struct slice){ .buf = b, .data = b->data, .len = m->payload_len };
+		}
+		replicator_frame(c->proc->r, (uint16_t)c->peer_node, 0, &f);
+		slice_unref(&f.payload);
+	}
+	message_free(m);
+}
+
+static void send(struct conn *to, struct message *m)
+{
+	uint64_t delay = sim_chance(0.02) ? sim_rand(1000, 20000) : sim_rand(50, 600), at = sim.now_us + delay;
+
+	m->to = to;
+	to->refs++;
+	list_init(&m->link);
+	to->arrive_us = at = MAX(at, to->arrive_us);
+	sim_at(at - sim.now_us, to->proc, arrive, message_drop, m);
+}
+
+void conn_send(struct conn *c, uint16_t opcode, uint64_t id, const void *body, uint32_t body_len,
+	       const struct slice *payload, unsigned slices)
+{
+	struct message *m;
+
+	if (c->closed || c->proc->dying || !c->peer)
+		return;
+	m = xcalloc(1, sizeof(*m));
+	m->opcode = opcode;
+	m->body = xmalloc(body_len ? body_len : 1);
+	memcpy(m->body, body, body_len);
+	m->body_len = body_len;
+	CHECK(slices <= 1);
+	if (slices) {
+		m->payload_len = payload->len;
+		m->payload = xmalloc(payload->len);
+		memcpy(m->payload, payload->data, payload->len);
+	}
+	send(c->peer, m);
+}
+
+static void closed_event(void *arg)
+{
+	struct conn *c = arg;
+
+	end_down(c, -ERR_CLOSED);
+	conn_put(c);
+}
+
+static void closed_drop(void *arg)
+{
+	conn_put(arg);
+}
+
+static void close_end(struct conn *c)
+{
+	if (c->closed)
+		return;
+	c->closed = true;
+	c->refs++;
+	sim_at(0, c->proc, closed_event, closed_drop, c);
+}
+
+void conn_close(struct conn *c, int reason)
+{
+	struct message *m;
+
+	if (c->closed)
+		return;
+	close_end(c);
+	m = xcalloc(1, sizeof(*m));
+	m->close = true;
+	send(c->peer, m);
+}
+
+bool conn_full(const struct conn *c) { return false; }
+size_t conn_queued_bytes(const struct conn *c) { return 0; }
+
+/* ---- Pairs -------------------------------------------------------------------------------------- */
+
+static void up_event(void *arg)
+{
+	struct conn *c = arg;
+
+	if (!c->closed && !c->gone) {
+		c->up = true;
+		replicator_stream_up(c->proc->r, (uint16_t)c->peer_node, c->peer_incarnation, 0, c);
+	}
+	conn_put(c);
+}
+
+static struct conn *end_make(struct sim_proc *p, struct sim_proc *peer)
+{
+	struct conn *c = xcalloc(1, sizeof(*c));
+
+	c->proc = p;
+	c->life = p->life;
+	c->node = p->node;
+	c->peer_node = peer->node;
+	c->peer_incarnation = peer->incarnation;
+	c->refs = 2; /* its own, and the up event's */
+	list_init(&c->held);
+	list_push_back(&conns, &c->link);
+	return c;
+}
+
+static void pair_make(struct sim_proc *a, struct sim_proc *b)
+{
+	struct conn *x = end_make(a, b), *y = end_make(b, a);
+	uint64_t t = sim_rand(200, 2000);
+
+	x->peer = y;
+	y->peer = x;
+	/* each side may speak only once both know of each other: messages arrive after `up` */
+	x->arrive_us = y->arrive_us = sim.now_us + t + 500;
+	sim_at(t, a, up_event, closed_drop, x);
+	sim_at(t + sim_rand(0, 400), b, up_event, closed_drop, y);
+}
+
+static bool has_pair(unsigned a, unsigned b)
+{
+	struct conn *c;
+
+	list_for_each(c, &conns, link)
+		if (!c->gone && !c->closed && c->node == a && c->peer_node == b &&
+		    sim.proc[a].alive && c->life == sim.proc[a].life)
+			return true;
+	return false;
+}
+
+bool sim_net_connected(unsigned a, unsigned b) { return has_pair(a, b) && has_pair(b, a); }
+
+static void refused(void *arg)
+{
+	struct sim_proc *p = sim.running;
+
+	replicator_peer_refused(p->r, (uint16_t)(uintptr_t)arg);
+}
+
+/* Lets go of ends that are over, gives up stalled ones, dials what is not connected. */
+static void dial(void *arg)
+{
+	struct conn *c, *tmp;
+
+	list_for_each_safe(c, tmp, &conns, link) {
+		bool own_life = c->proc->alive && c->life == c->proc->life;
+
+		if (!list_empty(&c->held) && sim.now_us - c->held_us > STALL_LIMIT_US && !c->closed) {
+			close_end(c);
+			if (c->peer)
+				close_end(c->peer);
+		}
+		/* A host that came back answers segments of a connection it does not know with a reset. */
+		if (own_life && !c->closed && c->peer && c->peer->gone && c->peer->proc->powered &&
+		    !sim.blocked[c->node][c->peer_node] && !sim.blocked[c->peer_node][c->node])
+			close_end(c);
+		if (!own_life)
+			c->gone = c->closed = true;
+	}
+	list_for_each_safe(c, tmp, &conns, link) {
+		struct conn *p = c->peer;
+
+		if (!p || !c->gone || !p->gone)
+			continue;
+		while (!list_empty(&c->held))
+			message_free(list_entry(list_pop_front(&c->held), struct message, link));
+		while (!list_empty(&p->held))
+			message_free(list_entry(list_pop_front(&p->held), struct message, link));
+		c->peer = p->peer = NULL;
+		c->refs++;
+		if (tmp == p)
+			tmp = list_entry(tmp->link.next, struct conn, link);
+		conn_put(p);
+		conn_put(c);
+		conn_put(c);
+	}
+	for (unsigned a = 1; a <= sim.plan.nodes; a++) {
+		for (unsigned b = a + 1; b <= sim.plan.nodes; b++) {
+			struct sim_proc *x = &sim.proc[a], *y = &sim.proc[b];
+
+			if (sim.blocked[a][b] || sim.blocked[b][a])
+				continue;
+			if (x->alive && y->alive && !has_pair(a, b) && !has_pair(b, a) &&
+			    x->paused_until <= sim.now_us && y->paused_until <= sim.now_us)
+				pair_make(x, y);
+			else if (x->alive && !y->alive && y->powered)
+				sim_at(sim_rand(100, 3000), x, refused, NULL, (void *)(uintptr_t)b);
+			else if (y->alive && !x->alive && x->powered)
+				sim_at(sim_rand(100, 3000), y, refused, NULL, (void *)(uintptr_t)a);
+		}
+	}
+	if (arg)
+		return;
+	sim_at(sim_rand(8000, 40000), NULL, dial, NULL, NULL);
+}
+
+void sim_net_start(void)
+{
+	list_init(&conns);
+	dial(NULL);
+}
+
+/* The kernel of a dead process closes its connections; a host without power does not. */
+void sim_net_process_gone(struct sim_proc *p, bool silent)
+{
+	struct conn *c;
+
+	list_for_each(c, &conns, link) {
+		if (c->proc != p || c->life != p->life || c->gone)
+			continue;
+		c->gone = c->closed = true;
+		if (silent || !c->peer || c->peer->closed)
+			continue;
+		if (sim_chance(0.5)) { /* a reset: what is under way is lost */
+			close_end(c->peer);
+		} else {
+			struct message *m = xcalloc(1, sizeof(*m));
+
+			m->close = true;
+			send(c->peer, m);
+		}
+	}
+}
+
+void sim_net_block(unsigned from, unsigned to, bool on)
+{
+	struct conn *c;
+
+	sim.blocked[from][to] = on;
+	if (on)
+		return;
+	list_for_each(c, &conns, link) {
+		struct list held = LIST_INIT(held), *n;
+
+		if (c->node != to || c->peer_node != from)
+			continue;
+		list_splice_back(&held, &c->held);
+		while ((n = list_pop_front(&held))) {
+			struct message *m = list_entry(n, struct message, link);
+
+			/* in order: they were the first to arrive */
+			c->arrive_us = MAX(c->arrive_us, sim.now_us + sim_rand(50, 300));
+			sim_at(c->arrive_us - sim.now_us, c->proc, arrive, message_drop, m);
+		}
+	}
+}
+
+void sim_net_reset(unsigned a, unsigned b)
+{
+	struct conn *c;
+
+	list_for_each(c, &conns, link)
+		if ((c->node == a && c->peer_node == b) || (c->node == b && c->peer_node == a))
+			if (!c->closed && !c->gone)
+				close_end(c);
+}
+
+void sim_net_end(void)
+{
+	struct conn *c, *tmp;
+
+	list_for_each(c, &conns, link)
+		c->gone = c->closed = true;
+	list_for_each_safe(c, tmp, &conns, link) {
+		while (!list_empty(&c->held))
+			message_free(list_entry(list_pop_front(&c->held), struct message, link));
+		c->peer = NULL;
+	}
+	list_for_each_safe(c, tmp, &conns, link)
+		conn_put(c);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Histories of the simulator: many short ones from consecutive seeds, and planted faults that it must find.
+ *
+ *   test_replica_sim                 the quick set
+ *   test_replica_sim --count N [--from S]
+ *   test_replica_sim --seed N        one history, told in full
+ *   test_replica_sim --plant         leaves out one rule after the other; each must be noticed */
+#include "tests/lib/test.h"
+#include "tests/replica/sim.h"
+
+#include <time.h>
+
+void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 7919 + 1);
+	*p = (struct sim_plan){ .seed = seed };
+	p->nodes = (unsigned)rng_between(&r, 2, 4);
+	p->copies = (unsigned)rng_between(&r, 2, MIN(p->nodes, COPIES_MAX));
+	p->clients = (unsigned)rng_between(&r, 1, 3);
+	p->ops_per_client = (unsigned)rng_between(&r, 40, 160);
+	p->depth = (unsigned)rng_between(&r, 1, 8);
+	p->fault_us = rng_between(&r, 1000000, 6000000);
+	/* Swarm: each kind of fault is on in about half of the histories, at its own rate. */
+	p->crash = rng_chance(&r, 0.6) ? 0.02 : 0;
+	p->power = rng_chance(&r, 0.3) ? 0.01 : 0;
+	p->pause = rng_chance(&r, 0.5) ? 0.03 : 0;
+	p->pause_long = rng_chance(&r, 0.5) ? 0.3 : 0;
+	p->cut = rng_chance(&r, 0.5) ? 0.03 : 0;
+	p->reset = rng_chance(&r, 0.5) ? 0.03 : 0;
+	p->slow_disk = rng_chance(&r, 0.3) ? 0.02 : 0;
+	p->no_leader = rng_chance(&r, 0.4) ? 0.03 : 0;
+	p->log_lost = rng_chance(&r, 0.2) ? 0.3 : 0;
+	p->damage = rng_chance(&r, 0.2) ? 0.05 : 0;
+	p->duplicates = rng_chance(&r, 0.6);
+	p->trims = rng_chance(&r, 0.5);
+	p->partial = rng_chance(&r, 0.5);
+	p->tiny_log = rng_chance(&r, 0.2);
+	p->drift = rng_chance(&r, 0.5);
+}
+
+static bool run_until(uint64_t until_us, bool (*done)(void))
+{
+	while (!sim.failure[0] && sim.now_us < until_us) {
+		if (!sim_step())
+			break;
+		if (sim.events_run % 16 == 0) {
+			sim_check_single_primary();
+			if (done && sim.events_run % 64 == 0 && done())
+				return true;
+		}
+	}
+	return false;
+}
+
+static void compare_replicas(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS && !sim.failure[0]; i++) {
+		uint64_t id = object_id(sim.volume, i);
+		const struct map_object *o = map_object(state_map(sim.state), id);
+
+		for (unsigned k = 1; k < o->member_count; k++) {
+			uint32_t page = 0;
+			const char *bad = sim_store_compare(sim.proc[o->member[0].group].disk,
+							    sim.proc[o->member[k].group].disk, id, &page);
+
+			if (bad)
+				sim_fail("object %u, groups %u and %u, page %u: %s", i, o->member[0].group,
+					 o->member[k].group, page, bad);
+		}
+	}
+}
+
+bool sim_run(const struct sim_plan *plan)
+{
+	const char *bad;
+
+	sim = (struct sim){ .plan = *plan };
+	rng_seed(&sim.rng, plan->seed);
+	sim_cluster_start();
+	sim_clients_start();
+	run_until(plan->fault_us, NULL);
+	sim_heal();
+	if (!run_until(plan->fault_us + 60000000, sim_clients_done))
+		sim_fail("clients are not done 60 s after all faults ended:%s", sim_describe());
+	if (!run_until(sim.now_us + 60000000, sim_all_in))
+		sim_fail("not all replicas came back in 60 s:%s", sim_describe());
+	compare_replicas();
+	if (!sim.failure[0])
+		sim_clients_final_reads();
+	if (!run_until(sim.now_us + 20000000, sim_clients_done))
+		sim_fail("the last reads are not answered:%s", sim_describe());
+	bad = sim.failure[0] ? NULL : sim_history_check();
+	if (bad)
+		sim_fail("%s", bad);
+	sim_cluster_end();
+	sim_clients_end();
+	sim_history_clear();
+	return !sim.failure[0];
+}
+
+static double cpu_s(void)
+{
+	return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static int run_many(uint64_t from, uint64_t count, double budget_s)
+{
+	double start = cpu_s();
+	uint64_t i, ops = 0, events = 0, faults = 0;
+
+	for (i = 0; i < count && (!budget_s || cpu_s() - start < budget_s); i++) {
+		struct sim_plan p;
+
+		sim_plan_from_seed(&p, from + i);
+		if (!sim_run(&p)) {
+			printf("seed %llu: %s\n  again: test_replica_sim --seed %llu\n", (unsigned long long)p.seed,
+			       sim.failure, (unsigned long long)p.seed);
+			return 1;
+		}
+		ops += sim.ops_done;
+		events += sim.events_run;
+		faults += sim.faults;
+	}
+	printf("%llu histories, %llu operations, %llu faults, %llu events: all linearizable, all replicas equal "
+	       "(%.1f s)\n", (unsigned long long)i, (unsigned long long)ops, (unsigned long long)faults,
+	       (unsigned long long)events, cpu_s() - start);
+	return 0;
+}
+
+/* Each rule left out must be noticed within so many histories. */
+static int plant(uint64_t tries, unsigned only)
+{
+	static const struct {
+		uint32_t rule;
+		const char *name;
+	} rules[] = {
+		{ RULE_ACK_ALL, "acknowledged before all of want (W4)" },
+		{ RULE_READ_LEASE, "read without a lease check with the data in hand (Q2)" },
+		{ RULE_FENCE, "grants while a fence is owed (N5)" },
+		{ RULE_GRACE, "serving before fences and grace (T2)" },
+		{ RULE_PROMOTE, "promoted before caught up (Y6)" },
+		{ RULE_COPY_ORDER, "copy before commit (Y3)" },
+		{ RULE_CUT, "tail not cut (T1)" },
+		{ RULE_JOIN_COMMIT, "commit number counted before the cut (L1)" },
+		{ RULE_WANT, "want without proposed promotions (C1)" },
+		{ RULE_RETRY, "late duplicates applied again (A1)" },
+		{ RULE_SKIP, "new writes to stale pages (Y1)" },
+		{ RULE_TOUCHED, "page made current by an old comparison (Y2)" },
+		{ RULE_UPTIME, "serving before it was up for the grace time (T2)" },
+		{ RULE_DROP_APPLIED, "dropped before the drop is applied (C1)" },
+	};
+	int missed = 0;
+
+	for (size_t k = 0; k < ARRAY_LEN(rules); k++) {
+		uint64_t i;
+
+		if (only && rules[k].rule != only)
+			continue;
+		replica_rules_off = rules[k].rule;
+		for (i = 1; i <= tries; i++) {
+			struct sim_plan p;
+
+			sim_plan_from_seed(&p, i);
+			if (!sim_run(&p))
+				break;
+		}
+		replica_rules_off = 0;
+		if (i > tries)
+			printf("MISSED after %llu histories: %s\n", (unsigned long long)tries, rules[k].name);
+		else
+			printf("found at seed %llu: %s: %.90s\n", (unsigned long long)i, rules[k].name, sim.failure);
+		fflush(stdout);
+		missed += i > tries;
+	}
+	return missed != 0;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t from = 1, count = 60, seed = 0;
+	double budget = 0;
+	bool planted = false;
+	unsigned only = 0;
+
+	log_set_level(LOG_ERROR);
+	for (int i = 1; i < argc; i++) {
+		const char *a = argv[i];
+		const char *v = i + 1 < argc ? argv[i + 1] : "0";
+
+		if (!strcmp(a, "--seed"))
+			seed = strtoull(v, NULL, 10);
+		else if (!strcmp(a, "--count"))
+			count = strtoull(v, NULL, 10);
+		else if (!strcmp(a, "--from"))
+			from = strtoull(v, NULL, 10);
+		else if (!strcmp(a, "--seconds"))
+			budget = strtod(v, NULL);
+		else if (!strcmp(a, "--rule"))
+			only = 1u << strtoul(v, NULL, 10);
+		else if (!strcmp(a, "--plant"))
+			planted = true;
+	}
+	if (seed) {
+		struct sim_plan p;
+
+		sim_plan_from_seed(&p, seed);
+		p.verbose = true;
+		replica_rules_off = planted ? only : 0;
+		log_set_level(LOG_INFO);
+		printf("%s\n", sim_run(&p) ? "ok" : sim.failure);
+		return sim.failure[0] != 0;
+	}
+	if (planted)
+		return plant(count, only);
+	return run_many(from, count, budget);
+}
