@@ -8,7 +8,7 @@
  *    16  16  cluster uuid           32  16  node uuid         48  16  group uuid
  *    64  16  device uuid            80  16  log uuid          96   4  group incarnation
  *   100   4  log incarnation       104   4  node incarnation 108   2  index 0–7
- *   110   2  group number          112   4  flags (1 pending) 116  4  devices in the group
+ *   110   2  group number          112   4  flags (1 pending, 2 resetting) 116  4  devices in the group
  *   120   8  device size bytes     128   8  log start byte   136  8  log length (0: no log here)
  *   144   8  data start byte       152   8  data length (0: no data here)
  *   160   8  segment size bytes    168   8  log segment size 176   8  sequence
@@ -29,7 +29,10 @@ struct superblock {
 	uint32_t flags, devices;
 	uint64_t size, log_start, log_len, data_start, data_len, segment_size, log_segment_size, sequence;
 };
-enum superblock_flags { SUPERBLOCK_PENDING = 1 };
+enum superblock_flags {
+	SUPERBLOCK_PENDING = 1,   /* no group number yet */
+	SUPERBLOCK_RESETTING = 2, /* store_reset did not end: the map is not to be believed */
+};
 
 struct device {
 	char *path;

@@ -177,6 +177,7 @@ struct store_append {
 	struct list link;
 	uint64_t batch;
 	struct version version;
+	uint8_t kind;
 };
 /* RECORD_WRITE/TRIM/ZEROES/COPY. payload: the blocks that are not skipped, in order; fps: one each,
  * already verified by the caller. Resumes when this batch and every earlier one of the lane are

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices: exclusive open, superblocks, blocking I/O for set-up, recovery and the destager thread. The lock
+ * is on the very file description that does the I/O: the kernel keeps it until the last in-flight write of
+ * a dead predecessor has ended. A device that failed once stays failed: after a failed flush nobody knows
+ * what it holds. */
+#include "store/device.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "node/base/bytes.h"
+#include "node/base/err.h"
+#include "node/base/log.h"
+
+/* BLKGETSIZE64. The headers that name it also define a BLOCK_SIZE of 1024, which must not get in here. */
+#define IOCTL_DEVICE_BYTES _IOR(0x12, 114, size_t)
+_Static_assert(BLOCK_SIZE == 4096, "another header's BLOCK_SIZE");
+
+void superblock_encode(const struct superblock *sb, uint8_t out[BLOCK_SIZE])
+{
+	struct writer w = writer_init(out, BLOCK_SIZE);
+
+	memset(out, 0, BLOCK_SIZE);
+	write_u64(&w, SUPERBLOCK_MAGIC);
+	write_u32(&w, SUPERBLOCK_FORMAT);
+	write_u32(&w, sb->role);
+	write_bytes(&w, sb->cluster.b, 16);
+	write_bytes(&w, sb->node.b, 16);
+	write_bytes(&w, sb->group.b, 16);
+	write_bytes(&w, sb->device.b, 16);
+	write_bytes(&w, sb->log.b, 16);
+	write_u32(&w, sb->group_incarnation);
+	write_u32(&w, sb->log_incarnation);
+	write_u32(&w, sb->node_incarnation);
+	write_u16(&w, sb->index);
+	write_u16(&w, sb->group_number);
+	write_u32(&w, sb->flags);
+	write_u32(&w, sb->devices);
+	write_u64(&w, sb->size);
+	write_u64(&w, sb->log_start);
+	write_u64(&w, sb->log_len);
+	write_u64(&w, sb->data_start);
+	write_u64(&w, sb->data_len);
+	write_u64(&w, sb->segment_size);
+	write_u64(&w, sb->log_segment_size);
+	write_u64(&w, sb->sequence);
+	CHECK(w.len == 184);
+	write_u64(&w, hash_xxh3(out, 184, 0));
+}
+
+static bool region_ok(const struct superblock *sb, uint64_t start, uint64_t len, uint64_t segment)
+{
+	if (!len)
+		return true;
+	return start % BLOCK_SIZE == 0 && start >= BLOCK_SIZE && start <= sb->size &&
+	       len <= sb->size - start && segment % BLOCK_SIZE == 0 && segment && len % segment == 0;
+}
+
+int superblock_decode(const uint8_t in[BLOCK_SIZE], struct superblock *out)
+{
+	struct reader r = reader_init(in, 184);
+
+	memset(out, 0, sizeof(*out));
+	if (read_u64(&r) != SUPERBLOCK_MAGIC)
+		return -ENODATA;
+	if (hash_xxh3(in, 184, 0) != get_le64(in + 184))
+		return -ERR_CORRUPT;
+	if (read_u32(&r) != SUPERBLOCK_FORMAT)
+		return -ERR_VERSION;
+	out->role = read_u32(&r);
+	read_copy(&r, out->cluster.b, 16);
+	read_copy(&r, out->node.b, 16);
+	read_copy(&r, out->group.b, 16);
+	read_copy(&r, out->device.b, 16);
+	read_copy(&r, out->log.b, 16);
+	out->group_incarnation = read_u32(&r);
+	out->log_incarnation = read_u32(&r);
+	out->node_incarnation = read_u32(&r);
+	out->index = read_u16(&r);
+	out->group_number = read_u16(&r);
+	out->flags = read_u32(&r);
+	out->devices = read_u32(&r);
+	out->size = read_u64(&r);
+	out->log_start = read_u64(&r);
+	out->log_len = read_u64(&r);
+	out->data_start = read_u64(&r);
+	out->data_len = read_u64(&r);
+	out->segment_size = read_u64(&r);
+	out->log_segment_size = read_u64(&r);
+	out->sequence = read_u64(&r);
+	if ((out->role != DEVICE_CACHE && out->role != DEVICE_CAPACITY) ||
+	    out->index >= GROUP_DEVICES_MAX || !out->devices || out->devices > GROUP_DEVICES_MAX ||
+	    !region_ok(out, out->log_start, out->log_len, out->log_segment_size) ||
+	    !region_ok(out, out->data_start, out->data_len, out->segment_size))
+		return -ERR_CORRUPT;
+	return 0;
+}
+
+/* The process that holds a flock on the open file, or 0. */
+static long lock_holder(int fd)
+{
+	struct stat st;
+	char line[256];
+	long holder = 0;
+	FILE *f = fopen("/proc/locks", "re");
+
+	if (!f || fstat(fd, &st)) {
+		if (f)
+			fclose(f);
+		return 0;
+	}
+	while (fgets(line, sizeof(line), f)) {
+		long pid;
+		unsigned major, minor;
+		unsigned long ino;
+
+		if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%lu", &pid, &major, &minor, &ino) == 4 &&
+		    ino == st.st_ino && major == major(st.st_dev) && minor == minor(st.st_dev))
+			holder = pid;
+	}
+	fclose(f);
+	return holder;
+}
+
+static bool write_through(const struct stat *st)
+{
+	static const char *const forms[] = { "/sys/dev/block/%u:%u/queue/write_cache",
+					     "/sys/dev/block/%u:%u/../queue/write_cache" };
+
+	for (unsigned i = 0; i < ARRAY_LEN(forms); i++) {
+		char path[96], text[32] = "";
+		FILE *f;
+
+		snprintf(path, sizeof(path), i ? forms[1] : forms[0], major(st->st_rdev),
+			 minor(st->st_rdev));
+		f = fopen(path, "re");
+		if (!f)
+			continue;
+		if (!fgets(text, sizeof(text), f))
+			text[0] = 0;
+		fclose(f);
+		return strncmp(text, "write through", 13) == 0;
+	}
+	return false;
+}
+
+static int open_fd(struct device *d, const struct stat *st, bool read_only)
+{
+	int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC;
+
+	if (S_ISBLK(st->st_mode) && !read_only)
+		flags |= O_EXCL;
+	if (!d->buffered) {
+		d->fd = open(d->path, flags | O_DIRECT);
+		if (d->fd >= 0)
+			return 0;
+		if (errno != EINVAL)
+			return -errno;
+		d->buffered = true; /* the file system refuses O_DIRECT */
+	}
+	d->fd = open(d->path, flags);
+	return d->fd < 0 ? -errno : 0;
+}
+
+int device_open(struct device *d, const char *path, bool buffered, bool read_only)
+{
+	struct stat st;
+	uint64_t size;
+	int rc;
+
+	*d = (struct device){ .fd = -1, .buffered = buffered, .needs_flush = true };
+	if (stat(path, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return -EINVAL;
+	d->path = xstrdup(path);
+	rc = open_fd(d, &st, read_only);
+	if (rc == -EBUSY) {
+		log_error("store", "the device is in use (mounted, or held by another program)",
+			  "device=%s", path);
+		rc = -ERR_BUSY;
+	}
+	if (rc) {
+		device_close(d);
+		return rc;
+	}
+	if (!read_only && flock(d->fd, LOCK_EX | LOCK_NB)) {
+		rc = errno == EWOULDBLOCK ? -ERR_BUSY : -errno;
+		if (rc == -ERR_BUSY)
+			log_error("store", "the device is held by another process", "device=%s pid=%ld",
+				  path, lock_holder(d->fd));
+		device_close(d);
+		return rc;
+	}
+	if (fstat(d->fd, &st)) {
+		rc = -errno;
+		device_close(d);
+		return rc;
+	}
+	size = (uint64_t)st.st_size;
+	if (S_ISBLK(st.st_mode)) {
+		if (ioctl(d->fd, IOCTL_DEVICE_BYTES, &size)) {
+			rc = -errno;
+			device_close(d);
+			return rc;
+		}
+		d->needs_flush = d->buffered || !write_through(&st);
+	}
+	d->size = round_down(size, BLOCK_SIZE);
+	if (d->size < 4 * BLOCK_SIZE) {
+		device_close(d);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+void device_close(struct device *d)
+{
+	if (d->fd >= 0)
+		close(d->fd);
+	free(d->path);
+	d->fd = -1;
+	d->path = NULL;
+}
+
+static void set_failed(struct device *d, int rc, const char *what, uint64_t off)
+{
+	int none = 0;
+
+	if (__atomic_compare_exchange_n(&d->failed, &none, rc, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		log_error("store", "device failed", "device=%s op=%s offset=%llu error=%s", d->path, what,
+			  (unsigned long long)off, err_name(rc));
+}
+
+/* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer. */
+static uint8_t *bounce_for(const struct device *d, const void *p, size_t n)
+{
+	return !d->buffered && (uintptr_t)p % BLOCK_SIZE ? xalloc_aligned(BLOCK_SIZE, n) : NULL;
+}
+
+int device_pread(struct device *d, void *p, size_t n, uint64_t off)
+{
+	CLEANUP(free_ptr) uint8_t *bounce = bounce_for(d, p, n);
+	uint8_t *at = bounce ? bounce : p;
+	size_t done = 0;
+
+	while (done < n) {
+		ssize_t k = pread(d->fd, at + done, n - done, (off_t)(off + done));
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		if (k == 0)
+			return -ENODATA;
+		done += (size_t)k;
+	}
+	if (bounce)
+		memcpy(p, bounce, n);
+	return 0;
+}
+
+int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off)
+{
+	CLEANUP(free_ptr) uint8_t *bounce = bounce_for(d, p, n);
+	const uint8_t *at = p;
+	size_t done = 0;
+
+	if (bounce) {
+		memcpy(bounce, p, n);
+		at = bounce;
+	}
+	while (done < n) {
+		ssize_t k = pwrite(d->fd, at + done, n - done, (off_t)(off + done));
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k <= 0) {
+			int rc = k ? -errno : -EIO;
+
+			set_failed(d, rc, "write", off);
+			return rc;
+		}
+		done += (size_t)k;
+	}
+	return 0;
+}
+
+int device_flush(struct device *d)
+{
+	int failed = __atomic_load_n(&d->failed, __ATOMIC_RELAXED);
+
+	if (failed)
+		return failed;
+	if (d->needs_flush && fdatasync(d->fd)) {
+		int rc = -errno;
+
+		set_failed(d, rc, "flush", 0);
+		return rc;
+	}
+	return 0;
+}
+
+int device_read_superblock(struct device *d)
+{
+	CLEANUP(free_ptr) uint8_t *b = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	const uint64_t at[2] = { 0, d->size - BLOCK_SIZE };
+	int worst = -ENODATA, found = 0;
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct superblock sb;
+		int rc = device_pread(d, b, BLOCK_SIZE, at[i]);
+
+		if (!rc)
+			rc = superblock_decode(b, &sb);
+		if (!rc && sb.size != d->size && i == 1)
+			rc = -ERR_CORRUPT; /* the end of a copy of another size */
+		if (rc) {
+			if (worst == -ENODATA || rc == -ERR_VERSION)
+				worst = rc;
+			continue;
+		}
+		if (!found || sb.sequence > d->sb.sequence)
+			d->sb = sb;
+		found = 1;
+	}
+	if (!found)
+		return worst;
+	return d->sb.size <= d->size ? 0 : -ERR_CORRUPT;
+}
+
+int device_write_superblock(struct device *d)
+{
+	CLEANUP(free_ptr) uint8_t *b = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	int rc;
+
+	/* One copy at a time, flushed: at each moment one of them is whole. */
+	d->sb.sequence++;
+	superblock_encode(&d->sb, b);
+	rc = device_pwrite(d, b, BLOCK_SIZE, 0);
+	if (!rc)
+		rc = device_flush(d);
+	if (!rc)
+		rc = device_pwrite(d, b, BLOCK_SIZE, d->sb.size - BLOCK_SIZE);
+	return rc ? rc : device_flush(d);
+}

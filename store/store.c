@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A disk group: open, start, stop, close; identity, credits, statistics. */
+#include "store/store.h"
+
+#include <stdlib.h>
+
+#include "node/base/err.h"
+#include "node/base/log.h"
+#include "store/store_impl.h"
+
+#define READS_MAX 1024u
+
+/* ---- Devices ---- */
+
+static int order_devices(const void *a, const void *b)
+{
+	const struct device *x = a, *y = b;
+
+	return (int)x->sb.index - (int)y->sb.index;
+}
+
+static int open_device(struct store *s, const struct store_config *cfg, const char *path)
+{
+	struct device *d = &s->devices[s->device_count];
+	int rc = device_open(d, path, cfg->buffered, false);
+
+	if (rc)
+		return rc;
+	rc = device_read_superblock(d);
+	if (!rc && (!uuid_equal(&d->sb.cluster, &cfg->cluster) || !uuid_equal(&d->sb.node, &cfg->node)))
+		rc = -ERR_FOREIGN;
+	if (rc)
+		device_close(d);
+	else
+		s->device_count++;
+	return rc;
+}
+
+/* A device that cannot be opened is missing; what that means depends on what it was. */
+static int missing(const struct store *s)
+{
+	bool log = false;
+	unsigned want;
+
+	if (!s->device_count)
+		return -ERR_DEVICE;
+	want = s->devices[0].sb.devices;
+	for (unsigned i = 0; i < s->device_count; i++)
+		log |= s->devices[i].sb.log_len > 0;
+	if (s->device_count == want)
+		return 0;
+	/* Single-tier: the log is spread over all. Else the cache device is there or not. */
+	return log && s->devices[s->device_count - 1].sb.role == DEVICE_CACHE ? -ERR_DEVICE : -ERR_LOG_LOST;
+}
+
+static int check_group(const struct store *s, bool strict)
+{
+	const struct superblock *a = &s->devices[0].sb;
+	int rc = missing(s);
+
+	if (rc) {
+		log_error("store", "a device of the group is missing", "present=%u of=%u error=%s",
+			  s->device_count, a->devices, err_name(rc));
+		return rc;
+	}
+	for (unsigned i = 0; i < s->device_count; i++) {
+		const struct superblock *b = &s->devices[i].sb;
+
+		if (!uuid_equal(&a->group, &b->group) || a->devices != b->devices ||
+		    (i && b->index == s->devices[i - 1].sb.index))
+			return -ERR_FOREIGN;
+		if (!strict)
+			continue;
+		if (b->flags & SUPERBLOCK_PENDING)
+			return -ERR_INVALID;
+		if (b->flags & SUPERBLOCK_RESETTING)
+			return -ERR_MAP_LOST;
+	}
+	for (unsigned i = 1; i < s->device_count && strict; i++) {
+		const struct superblock *b = &s->devices[i].sb;
+
+		if (!uuid_equal(&a->log, &b->log) || a->log_incarnation != b->log_incarnation ||
+		    a->group_incarnation != b->group_incarnation)
+			return -ERR_LOG_LOST; /* a reset that keeps the map did not end */
+	}
+	return 0;
+}
+
+int group_open(const struct store_config *cfg, bool strict, struct store **out)
+{
+	struct store *s;
+	int rc = 0;
+
+	if (!cfg->device_count || cfg->device_count > GROUP_DEVICES_MAX)
+		return -EINVAL;
+	s = xcalloc(1, sizeof(*s));
+	for (unsigned i = 0; i < cfg->device_count; i++) {
+		rc = open_device(s, cfg, cfg->devices[i]);
+		if (!rc)
+			continue;
+		log_error("store", "cannot open a device", "device=%s error=%s", cfg->devices[i], err_name(rc));
+		if (rc == -ERR_BUSY || rc == -ERR_FOREIGN || rc == -ERR_VERSION)
+			break;
+		rc = 0;
+	}
+	qsort(s->devices, s->device_count, sizeof(s->devices[0]), order_devices);
+	while (s->capacity_count < s->device_count && s->devices[s->capacity_count].sb.role == DEVICE_CAPACITY)
+		s->capacity_count++;
+	if (!rc)
+		rc = check_group(s, strict);
+	if (rc) {
+		group_close(s);
+		return rc;
+	}
+	pthread_mutex_init(&s->lock, NULL);
+	*out = s;
+	return 0;
+}
+
+void group_close(struct store *s)
+{
+	for (unsigned i = 0; i < s->device_count; i++)
+		device_close(&s->devices[i]);
+	free(s->segs);
+	free(s);
+}
+
+void group_tier_config(struct store *s, const struct store_config *cfg, struct tier_config *out)
+{
+	*out = (struct tier_config){
+		.capacity = s->devices, .capacity_count = s->capacity_count,
+		.metadata_dir = cfg->metadata_dir, .group = s->devices[0].sb.group,
+		.group_incarnation = s->devices[0].sb.group_incarnation, .shards = cfg->shards,
+		.page_cache_bytes = cfg->page_cache_bytes, .block_cache_bytes = cfg->block_cache_bytes,
+	};
+}
+
+/* ---- Log space ---- */
+
+static int make_segments(struct store *s, unsigned shards)
+{
+	uint32_t n = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++) {
+		const struct superblock *sb = &s->devices[i].sb;
+		uint32_t blocks = (uint32_t)(sb->log_segment_size / BLOCK_SIZE), count;
+
+		if (!sb->log_len)
+			continue;
+		count = (uint32_t)(sb->log_len / sb->log_segment_size);
+		if ((s->seg_blocks && blocks != s->seg_blocks) ||
+		    blocks < 2 * (LOG_BATCH_PAYLOAD_MAX - 1) || (n + (uint64_t)count) * blocks >= LOG_NONE)
+			return -ERR_CORRUPT;
+		s->seg_blocks = blocks;
+		s->pools[s->pool_count++] =
+			(struct log_pool){ .device = &s->devices[i], .first = n, .count = count, .free = count };
+		n += count;
+	}
+	if (!n)
+		return -ERR_LOG_LOST;
+	s->seg_count = n;
+	s->segs = xcalloc(n, sizeof(*s->segs));
+	for (unsigned i = 0; i < s->pool_count; i++) {
+		struct log_pool *p = &s->pools[i];
+
+		p->lanes = shards / s->pool_count + (i < shards % s->pool_count);
+		if (p->count < 4 * p->lanes) {
+			log_error("store", "the log is too small for so many shards",
+				  "segments=%u shards=%u needed=%u", p->count, p->lanes, 4 * p->lanes);
+			return -ERR_LIMIT;
+		}
+		for (uint32_t k = 0; k < p->count; k++)
+			s->segs[p->first + k] = (struct log_seg){
+				.pool = p, .state = SEG_FREE,
+				.off = p->device->sb.log_start + (uint64_t)k * p->device->sb.log_segment_size };
+	}
+	s->log_seed = log_seed(&s->devices[0].sb.log, s->devices[0].sb.log_incarnation);
+	return 0;
+}
+
+/* Recovery found so much that the lanes cannot even begin. */
+static int check_room(const struct store *s)
+{
+	for (unsigned i = 0; i < s->pool_count; i++) {
+		const struct log_pool *p = &s->pools[i];
+
+		if (p->free >= p->lanes)
+			continue;
+		log_error("store", "the log is too full for this number of shards; start once with fewer",
+			  "free=%u shards=%u", atomic_load(&p->free), p->lanes);
+		return -ERR_LIMIT;
+	}
+	return 0;
+}
+
+/* ---- Shards ---- */
+
+static void shard_init(struct store *s, unsigned index)
+{
+	struct shard *sh = &s->shards[index];
+
+	sh->store = s;
+	sh->index = index;
+	hmap_init(&sh->objects);
+	hmap_init(&sh->pages);
+	sh->segs = xcalloc(s->seg_count, sizeof(*sh->segs));
+	for (uint32_t i = 0; i < s->seg_count; i++) {
+		list_init(&sh->segs[i].dirty);
+		list_init(&sh->segs[i].notes);
+	}
+	list_init(&sh->tails);
+	list_init(&sh->flushes);
+	list_init(&sh->space_waiters);
+	pool_init(&sh->reads, "reads", store_read_op_size(), READS_MAX);
+	sh->queue = xcalloc(s->seg_count + 1, sizeof(*sh->queue));
+	sh->headers.bytes = writer_init_heap();
+	sh->checks = xcalloc(CHECKS_MAX, sizeof(*sh->checks));
+	for (unsigned i = 0; i < CHECKS_MAX; i++)
+		sh->checks[i].shard = sh;
+	for (unsigned i = 0; i < DESTAGE_BATCHES; i++) {
+		struct destage *d = &sh->destages[i];
+
+		d->shard = sh;
+		d->nodes = xcalloc(DESTAGE_PAGES, sizeof(*d->nodes));
+		d->pages = xcalloc(DESTAGE_PAGES, sizeof(*d->pages));
+		d->blocks = xcalloc(DESTAGE_BLOCKS, sizeof(*d->blocks));
+	}
+	lane_init(&sh->lane, sh);
+}
+
+static void shard_fini(struct shard *sh)
+{
+	struct hnode *n;
+
+	while ((n = hmap_walk(&sh->objects, NULL))) {
+		struct store_object *o = container_of(n, struct store_object, node);
+
+		object_drop_log(o);
+		hmap_remove(&sh->objects, n);
+		retry_fini(&o->retry);
+		free(o);
+	}
+	for (unsigned i = 0; i < DESTAGE_BATCHES; i++) {
+		free(sh->destages[i].nodes);
+		free(sh->destages[i].pages);
+		free(sh->destages[i].blocks);
+	}
+	shard_move_free(sh);
+	lane_fini(&sh->lane);
+	writer_free(&sh->headers.bytes);
+	pool_fini(&sh->reads);
+	hmap_fini(&sh->objects);
+	hmap_fini(&sh->pages);
+	arena_fini(&sh->arena);
+	free(sh->checks);
+	free(sh->queue);
+	free(sh->segs);
+}
+
+/* ---- Open and close ---- */
+
+static void open_object(void *arg, const struct tier_object *t)
+{
+	recovery_object(arg, t);
+}
+
+/* Each opening has a sequence of its own: generations are made from it. */
+static int raise_sequence(struct store *s)
+{
+	uint64_t highest = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		highest = MAX(highest, s->devices[i].sb.sequence);
+	for (unsigned i = 0; i < s->device_count; i++) {
+		int rc;
+
+		s->devices[i].sb.sequence = highest;
+		rc = device_write_superblock(&s->devices[i]);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int open_parts(struct store *s, const struct store_config *cfg)
+{
+	struct tier_config tier;
+	int rc = make_segments(s, cfg->shards);
+
+	if (!rc)
+		rc = raise_sequence(s);
+	if (rc)
+		return rc;
+	s->shard_count = cfg->shards;
+	s->index_budget = MAX(cfg->log_index_bytes / cfg->shards, (uint64_t)1 << 20);
+	group_tier_config(s, cfg, &tier);
+	rc = recovery_scan(s, &tier.log_kv_commit);
+	if (!rc)
+		rc = check_room(s);
+	if (!rc)
+		rc = tier_open(&tier, &s->tier);
+	if (rc)
+		return rc;
+	s->shards = xcalloc(cfg->shards, sizeof(*s->shards));
+	for (unsigned i = 0; i < cfg->shards; i++)
+		shard_init(s, i);
+	tier_objects(s->tier, open_object, s);
+	return recovery_replay(s);
+}
+
+int store_open(const struct store_config *cfg, struct store **out)
+{
+	struct store *s;
+	int rc;
+
+	if (!cfg->shards || cfg->shards > SHARDS_MAX || !is_pow2(cfg->shards))
+		return -EINVAL;
+	rc = group_open(cfg, true, &s);
+	if (rc)
+		return rc;
+	rc = open_parts(s, cfg);
+	recovery_free(s);
+	if (rc) {
+		log_error("store", "the group did not open", "error=%s", err_name(rc));
+		store_close(s);
+		return rc;
+	}
+	*out = s;
+	return 0;
+}
+
+void store_close(struct store *s)
+{
+	for (unsigned i = 0; s->shards && i < s->shard_count; i++)
+		shard_fini(&s->shards[i]);
+	free(s->shards);
+	if (s->tier)
+		tier_close(s->tier);
+	group_close(s);
+}
+
+int store_set_node_incarnation(struct store *s, uint32_t incarnation)
+{
+	for (unsigned i = 0; i < s->device_count; i++) {
+		int rc;
+
+		s->devices[i].sb.node_incarnation = incarnation;
+		rc = device_write_superblock(&s->devices[i]);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+void store_identity(const struct store *s, struct store_identity *out)
+{
+	const struct superblock *sb = &s->devices[0].sb;
+
+	*out = (struct store_identity){ .group = sb->group, .group_number = sb->group_number,
+					.group_incarnation = sb->group_incarnation };
+	for (unsigned i = 0; i < s->device_count; i++)
+		out->node_incarnation = MAX(out->node_incarnation, s->devices[i].sb.node_incarnation);
+}
+
+/* ---- Start and stop ---- */
+
+static void on_poke(struct post *p)
+{
+	struct shard *sh = container_of(p, struct shard, poke);
+	int failed = store_failed(sh->store);
+
+	atomic_store(&sh->poked, false);
+	if (!sh->running)
+		return;
+	if (failed && sh->flush)
+		shard_flush_next(sh, failed);
+	shard_wake(sh);
+	shard_destage_kick(sh);
+}
+
+static void on_setup(struct post *p)
+{
+	struct shard *sh = container_of(p, struct shard, setup);
+
+	timer_init(&sh->tick, sh->loop, shard_tick);
+	sh->running = true;
+	sh->rate_mark_us = loop_mono_us(sh->loop);
+	shard_destage_kick(sh);
+}
+
+int store_start(struct store *s, struct loop *const *loops, unsigned shards)
+{
+	int rc;
+
+	if (shards != s->shard_count)
+		return -EINVAL;
+	rc = tier_start(s->tier, loops, shards);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < shards; i++) {
+		s->shards[i].loop = loops[i];
+		s->shards[i].poke.fn = on_poke;
+		s->shards[i].setup.fn = on_setup;
+	}
+	s->started = true;
+	for (unsigned i = 0; i < shards; i++)
+		loop_post(loops[i], &s->shards[i].setup);
+	return 0;
+}
+
+void shard_quiesce(struct shard *sh)
+{
+	if (!sh->stopping || !sh->running || !lane_idle(&sh->lane) || sh->destages_busy || sh->headers.busy ||
+	    sh->checks_busy || sh->ops || shard_moving(sh))
+		return;
+	sh->running = false;
+	turn_end_disarm(&sh->lane.turn);
+	timer_fini(&sh->tick);
+	sem_post(sh->stopped);
+}
+
+static void on_stop(struct post *p)
+{
+	struct shard *sh = container_of(p, struct shard, setup);
+
+	sh->stopping = true;
+	shard_wake(sh);
+	if (sh->flush)
+		shard_flush_next(sh, -ERR_CLOSED);
+	shard_quiesce(sh);
+}
+
+static void on_barrier(struct post *p)
+{
+	sem_post(container_of(p, struct shard, setup)->stopped);
+}
+
+static void on_all_shards(struct store *s, void (*fn)(struct post *p), sem_t *sem)
+{
+	for (unsigned i = 0; i < s->shard_count; i++) {
+		s->shards[i].stopped = sem;
+		s->shards[i].setup.fn = fn;
+		loop_post(s->shards[i].loop, &s->shards[i].setup);
+	}
+	for (unsigned i = 0; i < s->shard_count; i++)
+		while (sem_wait(sem))
+			;
+}
+
+void store_stop(struct store *s)
+{
+	sem_t sem;
+
+	if (!s->started)
+		return;
+	sem_init(&sem, 0, 0);
+	/* First no new work and what is under way to its end; then one round more, so that no shard's
+	 * message to another is still on its way. */
+	on_all_shards(s, on_stop, &sem);
+	on_all_shards(s, on_barrier, &sem);
+	s->started = false;
+	sem_destroy(&sem);
+	tier_stop(s->tier);
+}
+
+void store_fail(struct store *s, int code, const char *why)
+{
+	int none = 0;
+
+	if (code != -ERR_DEVICE && code != -ERR_LOG_LOST && code != -ERR_MAP_LOST)
+		code = -ERR_DEVICE;
+	if (!atomic_compare_exchange_strong(&s->failed, &none, code))
+		return;
+	log_error("store", "the group failed", "group=%u error=%s why=\"%s\"", s->devices[0].sb.group_number,
+		  err_name(code), why);
+	store_wake(s);
+}
+
+/* ---- Credits and statistics: any thread ---- */
+
+static uint64_t log_blocks(const struct store *s)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < s->shard_count; i++)
+		n += counter_get(&s->shards[i].log_blocks);
+	return (int64_t)n < 0 ? 0 : n;
+}
+
+uint64_t store_grant(struct store *s, uint64_t want)
+{
+	uint64_t free_bytes = tier_free_bytes(s->tier), in_log = log_blocks(s) * STORE_BYTES_PER_BLOCK;
+	uint64_t granted = atomic_load(&s->granted), take;
+
+	do {
+		uint64_t used = granted + in_log;
+
+		take = used >= free_bytes ? 0 : MIN(want, free_bytes - used);
+	} while (take && !atomic_compare_exchange_weak(&s->granted, &granted, granted + take));
+	return take;
+}
+
+void store_grant_return(struct store *s, uint64_t bytes)
+{
+	uint64_t granted = atomic_load(&s->granted);
+
+	while (!atomic_compare_exchange_weak(&s->granted, &granted, granted - MIN(bytes, granted)))
+		;
+}
+
+/* What the append put into the log is counted there, until it is destaged or overwritten. */
+void store_grant_spend(struct store *s, uint64_t bytes)
+{
+	store_grant_return(s, bytes);
+}
+
+void store_stats(struct store *s, struct store_stats *out)
+{
+	memset(out, 0, sizeof(*out));
+	tier_stats(s->tier, out);
+	out->granted_bytes = atomic_load(&s->granted);
+	out->failed = store_failed(s);
+	for (unsigned i = 0; i < s->device_count; i++) {
+		out->raw_bytes += s->devices[i].sb.size;
+		out->log_bytes += s->devices[i].sb.log_len;
+	}
+	for (unsigned i = 0; i < s->pool_count; i++)
+		out->log_used_bytes += (uint64_t)(s->pools[i].count - atomic_load(&s->pools[i].free)) *
+				       s->seg_blocks * BLOCK_SIZE;
+	out->objects = 0;
+	for (unsigned i = 0; i < s->shard_count; i++) {
+		struct shard *sh = &s->shards[i];
+
+		out->log_index_bytes += counter_get(&sh->index_bytes);
+		out->objects += counter_get(&sh->object_count);
+		out->appended_blocks += counter_get(&sh->appended_blocks);
+		out->destaged_blocks += counter_get(&sh->destaged_blocks);
+		out->device_written_bytes += counter_get(&sh->device_written);
+		out->device_read_bytes += counter_get(&sh->device_read);
+		out->corrupt_blocks += counter_get(&sh->corrupt);
+		out->log_fill_permyriad = MAX(out->log_fill_permyriad, atomic_load(&sh->fill));
+		out->destage_blocks_per_s += atomic_load(&sh->destage_rate);
+	}
+}
