@@ -80,6 +80,8 @@ static void send_text(struct areq *q, int status, const char *type, const char *
 	q->answered = true;
 	if (q->http)
 		http_reply(q->http, status, type, text, strlen(text));
+	else if (q->done)
+		q->done(q->done_arg, status, text);
 	else if (q->admin->ops)
 		q->admin->ops->call_answer(q->admin->cluster, q->ticket, status, text);
 }
@@ -427,6 +429,18 @@ void admin_call(struct admin *a, uint64_t ticket, const char *method, const char
 	q->ticket = ticket;
 	q->who = WHO_NODE;
 	snprintf(q->actor, sizeof(q->actor), "node");
+	start(q, json, json ? strlen(json) : 0);
+}
+
+void admin_request(struct admin *a, const char *method, const char *path, const char *json,
+		   void (*done)(void *arg, int status, const char *text), void *arg)
+{
+	struct areq *q = request_new(a, method, path, "");
+
+	q->done = done;
+	q->done_arg = arg;
+	q->who = WHO_ROOT;
+	snprintf(q->actor, sizeof(q->actor), "standalone");
 	start(q, json, json ? strlen(json) : 0);
 }
 

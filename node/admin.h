@@ -92,3 +92,7 @@ void admin_destroy(struct admin *a);
 /* control_hooks.call: another node asks. Answered with ops->call_answer, now or later. */
 void admin_call(struct admin *a, uint64_t ticket, const char *method, const char *path,
 		const char *json);
+/* This process asks itself, with root's rights: done() comes once, maybe from inside the call; text is
+ * the JSON of the answer, valid during it. */
+void admin_request(struct admin *a, const char *method, const char *path, const char *json,
+		   void (*done)(void *arg, int status, const char *text), void *arg);

@@ -36,6 +36,8 @@ struct areq {
 	enum admin_who who;
 	char actor[64];
 	struct http_request *http; /* or: */
+	void (*done)(void *arg, int status, const char *text); /* this process asks, or: */
+	void *done_arg;
 	uint64_t ticket;
 	bool answered;
 	void *op; /* the handler's own; freed with the request */
