@@ -276,7 +276,7 @@ static void print_volume(const struct json *v)
 	       json_u64(v, "copies", 0), json_u64(v, "min_in_sync", 1),
 	       json_bool(v, "compression", false) ? "on" : "off",
 	       json_bool(v, "dedup", false) ? "on" : "off");
-	printf("health      %s: of %" PRIu64 " objects %" PRIu64 " full, %" PRIu64
+	printf("health      %s: of %" PRIu64 " objects %" PRIu64 " in-sync, %" PRIu64
 	       " degraded, %" PRIu64 " with a single copy, %" PRIu64 " unavailable\n",
 	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "in_sync", 0),
 	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),

@@ -265,6 +265,8 @@ int volume_io(struct volume *v, struct volume_io *io, struct wait *w)
 		return -EINVAL;
 	io->wait = w;
 	io->impl = v;
+	if (!io->length)
+		return 0;
 	if (!c->hold)
 		return fake_run(v, io);
 	list_push_back(&c->held, &io->link);
