@@ -37,8 +37,8 @@ struct shard {
 	struct nbd_server *nbd;	   /* shard 0 only */
 };
 
-int shard_create(struct shard *s, struct node *n, unsigned index) MUST_USE; /* control thread; loop not running */
-void shard_start(struct shard *s); /* control thread: the loop begins with a replicator, a client, an empty map */
+int node_shard_create(struct shard *s, struct node *n, unsigned index) MUST_USE; /* control thread; loop not running */
+void node_shard_start(struct shard *s); /* control thread: the loop begins with a replicator, a client, an empty map */
 
 /* streams.c: the data connections to other nodes that end in this shard. */
 void streams_reconcile(struct shard *s); /* after each delta: links for the peers that should be */

@@ -160,7 +160,7 @@ static void start_shards(struct node *n)
 	struct writer w = writer_init_heap();
 
 	for (unsigned i = 0; i < n->shard_count; i++)
-		shard_start(&n->shards[i]);
+		node_shard_start(&n->shards[i]);
 	n->shards_running = true;
 	state_delta(control_state(n->control), 0, &w);
 	node_delta(n, w.data, w.len);

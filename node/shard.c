@@ -183,7 +183,7 @@ static const struct client_hooks client_hooks = { shard_local_io, shard_client_p
 
 /* ---- Life ---- */
 
-int shard_create(struct shard *s, struct node *n, unsigned index)
+int node_shard_create(struct shard *s, struct node *n, unsigned index)
 {
 	char name[16];
 
@@ -199,7 +199,7 @@ int shard_create(struct shard *s, struct node *n, unsigned index)
 	return 0;
 }
 
-void shard_start(struct shard *s)
+void node_shard_start(struct shard *s)
 {
 	struct node *n = s->node;
 	struct replicator_config rc = { .loop = s->loop, .pool = s->pool, .map = &s->map,
