@@ -348,6 +348,11 @@ static void dispatch(struct areq *q)
 							   : "");
 			return;
 		}
+		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->number) {
+			admin_fail(q, -ERR_RETRY,
+				   "ashlard is still starting; try again in a moment");
+			return;
+		}
 		if (!q->admin->ops && !r->unclaimed) {
 			admin_fail(q, -ERR_UNCLAIMED,
 				   "this node belongs to no cluster yet: `ashlar cluster init` "

@@ -158,8 +158,9 @@ static const char *admin_state(const struct admin *a)
 	const struct map_node *self = m ? map_node(m, a->cfg.identity->number) : NULL;
 
 	if (!m)
-		return "unclaimed";
-	return self && self->state == NODE_ACTIVE && self->incarnation == a->cfg.identity->incarnation
+		return a->cfg.identity->number ? "starting" : "unclaimed";
+	return self && self->state == NODE_ACTIVE &&
+			       self->incarnation == a->cfg.identity->incarnation
 		       ? "serving"
 		       : "starting";
 }
@@ -168,9 +169,11 @@ static void put_unclaimed(struct admin *a, struct json *j)
 {
 	json_put_str(j, "state", admin_state(a));
 	json_put_str(j, "version", ASHLAR_VERSION);
-	json_put_str(j, "remedy",
-		     "ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
-		     "makes it a member of one");
+	if (!a->cfg.identity->number)
+		json_put_str(
+			j, "remedy",
+			"ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
+			"makes it a member of one");
 }
 
 static void status_ready(struct areq *q)
