@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libashlar: the client on a loop thread of its own. A call becomes a request from a fixed set, posted
- * to the loop; the user's bytes are copied on that thread, because a connection may still hold
- * references to what it sends when a deadline has already given the user its memory back. */
+/* libashlar: the client on a loop thread of its own. A call becomes a request from a fixed set,
+ * posted to the loop; the user's bytes are copied on that thread, because a connection may still
+ * hold references to what it sends when a deadline has already given the user its memory back. */
 #include "client/ashlar.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "node/base/log.h"
 #include "node/loop/loop.h"
 
-#define API __attribute__((visibility("default")))
+#define API       __attribute__((visibility("default")))
 #define BYTES_MAX (32u << 20) /* copied payload at once; a single larger request passes */
 
 /* A blocking call's rendezvous. */
@@ -220,7 +220,7 @@ static bool request_copy_in(struct request *q)
 			return false;
 		}
 		memcpy(b->data, q->data + done, n);
-		q->slices[q->io.slice_count++] = (struct slice){ b, b->data, n };
+		q->slices[q->io.slice_count++] = (struct slice){b, b->data, n};
 		done += n;
 	}
 	return true;
@@ -278,8 +278,9 @@ static void request_posted(struct post *p)
 
 /* ---- Requests, from the user ---- */
 
-static int request_submit(struct ashlar_volume *v, enum request_kind kind, uint8_t io_kind, uint64_t offset,
-			  void *data, uint64_t length, ashlar_done_fn done, void *arg, bool block)
+static int request_submit(struct ashlar_volume *v, enum request_kind kind, uint8_t io_kind,
+			  uint64_t offset, void *data, uint64_t length, ashlar_done_fn done,
+			  void *arg, bool block)
 {
 	struct ashlar *a = v->a;
 	struct request *q;
@@ -296,8 +297,11 @@ static int request_submit(struct ashlar_volume *v, enum request_kind kind, uint8
 	q = list_entry(l, struct request, link);
 	q->v = v;
 	q->kind = kind;
-	q->io = (struct volume_io){ .kind = io_kind, .offset = offset, .length = length, .slices = q->slices,
-				    .slices_max = VOLUME_IO_SLICES_MAX };
+	q->io = (struct volume_io){.kind = io_kind,
+				   .offset = offset,
+				   .length = length,
+				   .slices = q->slices,
+				   .slices_max = VOLUME_IO_SLICES_MAX};
 	q->data = data;
 	q->done = done;
 	q->arg = arg;
@@ -306,8 +310,8 @@ static int request_submit(struct ashlar_volume *v, enum request_kind kind, uint8
 	return 0;
 }
 
-static int request_blocking(struct ashlar_volume *v, enum request_kind kind, uint8_t io_kind, uint64_t offset,
-			    void *data, uint64_t length)
+static int request_blocking(struct ashlar_volume *v, enum request_kind kind, uint8_t io_kind,
+			    uint64_t offset, void *data, uint64_t length)
 {
 	struct meeting m;
 	int rc;
@@ -331,14 +335,14 @@ API int ashlar_aio_write(struct ashlar_volume *v, uint64_t offset, const void *d
 	return request_submit(v, REQ_IO, IO_WRITE, offset, (void *)data, length, done, arg, false);
 }
 
-API int ashlar_aio_trim(struct ashlar_volume *v, uint64_t offset, uint64_t length, ashlar_done_fn done,
-			void *arg)
+API int ashlar_aio_trim(struct ashlar_volume *v, uint64_t offset, uint64_t length,
+			ashlar_done_fn done, void *arg)
 {
 	return request_submit(v, REQ_IO, IO_TRIM, offset, NULL, length, done, arg, false);
 }
 
-API int ashlar_aio_zeroes(struct ashlar_volume *v, uint64_t offset, uint64_t length, ashlar_done_fn done,
-			  void *arg)
+API int ashlar_aio_zeroes(struct ashlar_volume *v, uint64_t offset, uint64_t length,
+			  ashlar_done_fn done, void *arg)
 {
 	return request_submit(v, REQ_IO, IO_ZEROES, offset, NULL, length, done, arg, false);
 }
@@ -379,14 +383,15 @@ static void open_on_loop(struct post *p)
 {
 	struct call *c = container_of(p, struct call, post);
 
-	meeting_end(&c->meeting, volume_open(remote_client(c->a->remote), c->name, c->flags & ASHLAR_SHARED,
-					     &c->v->volume));
+	meeting_end(&c->meeting, volume_open(remote_client(c->a->remote), c->name,
+					     c->flags & ASHLAR_SHARED, &c->v->volume));
 }
 
-API int ashlar_volume_open(struct ashlar *a, const char *name, int flags, struct ashlar_volume **out)
+API int ashlar_volume_open(struct ashlar *a, const char *name, int flags,
+			   struct ashlar_volume **out)
 {
 	struct ashlar_volume *v;
-	struct call c = { .name = name, .flags = flags };
+	struct call c = {.name = name, .flags = flags};
 	int rc;
 
 	if (!name || flags & ~ASHLAR_SHARED)
@@ -429,7 +434,7 @@ static void close_on_loop(struct post *p)
 
 API int ashlar_volume_close(struct ashlar_volume *v)
 {
-	struct call c = { .v = v };
+	struct call c = {.v = v};
 	int rc = call_run(&c, v->a, close_on_loop);
 
 	if (rc != -EDEADLK)
@@ -448,7 +453,7 @@ static void size_on_loop(struct post *p)
 API uint64_t ashlar_volume_size(struct ashlar_volume *v)
 {
 	uint64_t size = 0;
-	struct call c = { .v = v, .out = &size };
+	struct call c = {.v = v, .out = &size};
 
 	if (loop_is_current(v->a->loop))
 		return volume_size(v->volume);
@@ -466,7 +471,7 @@ static void held_on_loop(struct post *p)
 
 API int ashlar_volume_held_by(struct ashlar_volume *v, char *text, size_t text_size)
 {
-	struct call c = { .v = v, .out = text, .out_size = text_size };
+	struct call c = {.v = v, .out = text, .out_size = text_size};
 
 	return call_run(&c, v->a, held_on_loop);
 }
@@ -495,10 +500,11 @@ static void list_on_loop(struct post *p)
 	meeting_end(&c->meeting, 0);
 }
 
-API int ashlar_list(struct ashlar *a, int (*each)(void *arg, const char *name, uint64_t size), void *arg)
+API int ashlar_list(struct ashlar *a, int (*each)(void *arg, const char *name, uint64_t size),
+		    void *arg)
 {
-	struct listing l = { 0 };
-	struct call c = { .out = &l };
+	struct listing l = {0};
+	struct call c = {.out = &l};
 	int rc = call_run(&c, a, list_on_loop);
 
 	for (size_t i = 0; !rc && i < l.count; i++)
@@ -566,7 +572,7 @@ static void ashlar_free(struct ashlar *a)
 
 API void ashlar_disconnect(struct ashlar *a)
 {
-	struct call c = { 0 };
+	struct call c = {0};
 
 	if (call_run(&c, a, disconnect_on_loop) == -EDEADLK)
 		return;
@@ -601,7 +607,7 @@ static int read_identity(struct ashlar *a, const struct ashlar_options *o)
 	if (!uuid || uuid_parse(uuid, &a->config.cluster) < 0)
 		return -EINVAL;
 	if (gethostname(host, sizeof(host) - 1) < 0)
-		strcpy(host, "unknown");
+		host[0] = 0;
 	host[sizeof(host) - 1] = 0;
 	snprintf(a->holder, sizeof(a->holder), "%s %s", name, host);
 	return 0;
@@ -616,10 +622,10 @@ static void make_requests(struct ashlar *a, unsigned count)
 
 API int ashlar_connect(const struct ashlar_options *options, struct ashlar **out)
 {
-	struct ashlar_options o = { 0 };
+	struct ashlar_options o = {0};
 	const char *log = getenv("ASHLAR_LOG");
 	enum log_level level = LOG_WARN; /* a guest in another program's stderr speaks rarely */
-	struct call c = { 0 };
+	struct call c = {0};
 	struct ashlar *a;
 	int rc;
 

@@ -59,7 +59,8 @@ int ashlar_aio_read(struct ashlar_volume *v, uint64_t offset, void *data, size_t
 		    void *arg);
 int ashlar_aio_write(struct ashlar_volume *v, uint64_t offset, const void *data, size_t length,
 		     ashlar_done_fn done, void *arg);
-int ashlar_aio_trim(struct ashlar_volume *v, uint64_t offset, uint64_t length, ashlar_done_fn done, void *arg);
+int ashlar_aio_trim(struct ashlar_volume *v, uint64_t offset, uint64_t length, ashlar_done_fn done,
+		    void *arg);
 int ashlar_aio_zeroes(struct ashlar_volume *v, uint64_t offset, uint64_t length, ashlar_done_fn done,
 		      void *arg);
 /* Ends after all writes that were started before it on this volume and have completed: at once. */

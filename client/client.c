@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The client's frame: pools, map changes, the end-of-turn work and the tick that drives retries and
- * deadlines. Nothing here blocks, and nothing is resumed from inside a call of the user: what a call
- * frees or finishes is looked at at the end of the turn. */
+ * deadlines. Nothing here blocks, and nothing is resumed from inside a call of the user: what a
+ * call frees or finishes is looked at at the end of the turn. */
 #include "client/client_impl.h"
 
 #include <stdio.h>
@@ -79,10 +79,9 @@ static void client_changes_apply(struct client *c)
 
 	if (c->kick_all) {
 		c->kick_all = false;
-		list_for_each(v, &c->volumes, link)
-			for (uint32_t i = 0; i < v->object_count; i++)
-				if (v->objects[i])
-					route_object_changed(v->objects[i]);
+		list_for_each(v, &c->volumes, link) for (uint32_t i = 0; i < v->object_count;
+							 i++) if (v->objects[i])
+			route_object_changed(v->objects[i]);
 	}
 	while ((l = list_pop_front(&c->changed)))
 		route_object_changed(list_entry(l, struct vobject, changed));
@@ -111,8 +110,7 @@ static void client_turn(struct turn_end *t)
 		route_part(list_entry(l, struct part, link));
 	if (c->attention) {
 		c->attention = false;
-		list_for_each_safe(v, tmp, &c->volumes, link)
-			volume_attend(v);
+		list_for_each_safe(v, tmp, &c->volumes, link) volume_attend(v);
 	}
 	client_feed_starved(c);
 	vio_admit(c);
@@ -126,7 +124,8 @@ static bool list_expire(struct volume *only, struct list *ios, uint64_t now_ms)
 	struct volume_io *io, *tmp;
 	bool left = false;
 
-	list_for_each_safe(io, tmp, ios, link) {
+	list_for_each_safe(io, tmp, ios, link)
+	{
 		if (!io->deadline_ms)
 			continue;
 		if (now_ms < io->deadline_ms) {
@@ -145,11 +144,13 @@ static bool client_expire(struct client *c)
 	bool left = list_expire(NULL, &c->queue, now_ms);
 	struct volume *v, *next;
 
-	list_for_each_safe(v, next, &c->volumes, link) {
+	list_for_each_safe(v, next, &c->volumes, link)
+	{
 		struct vio *vio, *tmp;
 
 		left |= list_expire(v, &v->attach_wait, now_ms);
-		list_for_each_safe(vio, tmp, &v->vios, link) {
+		list_for_each_safe(vio, tmp, &v->vios, link)
+		{
 			if (!vio->io->deadline_ms)
 				continue;
 			if (now_ms >= vio->io->deadline_ms)
@@ -169,16 +170,17 @@ static void client_tick(struct timer *t)
 	struct volume *v;
 	bool again = false;
 
-	list_for_each_safe(p, tmp, &c->retries, link) {
+	list_for_each_safe(p, tmp, &c->retries, link)
+	{
 		if (p->due_us > now)
 			break;
 		part_make_ready(p);
 	}
-	list_for_each(v, &c->volumes, link)
-		if (v->attach_state == ATTACH_WANTED) {
-			c->attention = true;
-			again = true;
-		}
+	list_for_each(v, &c->volumes, link) if (v->attach_state == ATTACH_WANTED)
+	{
+		c->attention = true;
+		again = true;
+	}
 	if (c->deadlines)
 		again |= client_expire(c);
 	if (!list_empty(&c->retries)) {
@@ -232,13 +234,14 @@ void client_map_changed(struct client *c, enum map_record kind, uint64_t id)
 		break;
 	case MAP_REC_ATTACHMENT:
 	case MAP_REC_ATTACHMENT_GONE:
-		list_for_each(v, &c->volumes, link)
-			if (v->attach_state == ATTACH_OK && v->attachment == id) {
-				const struct map_attachment *a = map_attachment(c->cfg.map, (uint32_t)id);
+		list_for_each(v, &c->volumes,
+			      link) if (v->attach_state == ATTACH_OK && v->attachment == id)
+		{
+			const struct map_attachment *a = map_attachment(c->cfg.map, (uint32_t)id);
 
-				if (kind == MAP_REC_ATTACHMENT_GONE || (a && a->revoked))
-					volume_fence(v);
-			}
+			if (kind == MAP_REC_ATTACHMENT_GONE || (a && a->revoked))
+				volume_fence(v);
+		}
 		break;
 	}
 }
@@ -260,13 +263,14 @@ int client_find(const struct client *c, const char *name, struct client_volume *
 	return 0;
 }
 
-void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg)
+void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v),
+		 void *arg)
 {
 	const struct hmap *m = &c->cfg.map->volumes;
 
 	for (struct hnode *n = hmap_walk(m, NULL); n; n = hmap_walk(m, n)) {
 		const struct map_volume *mv = container_of(n, struct map_volume, by_id);
-		struct client_volume v = { .size = mv->size };
+		struct client_volume v = {.size = mv->size};
 
 		if (mv->state != VOLUME_LIVE)
 			continue;
@@ -302,7 +306,8 @@ static void part_waits_for(const struct part *p, char *text, size_t cap)
 {
 	switch ((enum part_stage)p->stage) {
 	case PART_WINDOW:
-		snprintf(text, cap, "older writes of object %llx", (unsigned long long)p->object->id);
+		snprintf(text, cap, "older writes of object %llx",
+			 (unsigned long long)p->object->id);
 		break;
 	case PART_LINK:
 		snprintf(text, cap, "connection to node %u", p->stream->peer->node);
@@ -334,10 +339,12 @@ void client_ops(struct client *c,
 	struct vio *vio;
 	char text[96];
 
-	list_for_each(v, &c->volumes, link) {
+	list_for_each(v, &c->volumes, link)
+	{
 		list_for_each(io, &v->attach_wait, link)
 			fn(arg, v->name, kind_name(io->kind), "attach", io->offset, 0);
-		list_for_each(vio, &v->vios, link) {
+		list_for_each(vio, &v->vios, link)
+		{
 			const char *why = "memory or parts";
 
 			if (!list_empty(&vio->parts)) {
@@ -349,8 +356,8 @@ void client_ops(struct client *c,
 			   now - vio->started_us);
 		}
 	}
-	list_for_each(io, &c->queue, link)
-		fn(arg, ((struct volume *)io->impl)->name, kind_name(io->kind), "its turn", io->offset, 0);
+	list_for_each(io, &c->queue, link) fn(arg, ((struct volume *)io->impl)->name,
+					      kind_name(io->kind), "its turn", io->offset, 0);
 }
 
 /* ---- Life ---- */
@@ -390,7 +397,8 @@ void client_destroy(struct client *c)
 {
 	CHECK(list_empty(&c->volumes));
 	client_resume_closers(c);
-	/* Abandoned local parts are answered before their executor ends, which the owner ended first. */
+	/* Abandoned local parts are answered before their executor ends, which the owner ended
+	 * first. */
 	CHECK(c->parts_used == 0);
 	if (c->memory_waiting)
 		list_del(&c->memory.link);

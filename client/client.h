@@ -45,7 +45,8 @@ struct client_volume {
 	char name[NAME_MAX_LEN + 1];
 	uint64_t size;
 };
-int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE; /* -ERR_NOT_FOUND */
+/* -ERR_NOT_FOUND */
+int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE;
 void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg);
 
 /* Opening does not attach: the first write does (exclusive, unless shared). 0, -ERR_NOT_FOUND. */

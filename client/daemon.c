@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ashlar-client: the front end of a compute host that stores nothing. Serves the cluster's volumes by
- * NBD; keeps one control connection to any node and data connections to those that have I/O. */
+/* ashlar-client: the front end of a compute host that stores nothing. Serves the cluster's volumes
+ * by NBD; keeps one control connection to any node and data connections to those that have I/O. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -16,8 +16,8 @@
 #include "node/base/log.h"
 #include "node/loop/loop.h"
 
-#define POOL_BYTES (128u << 20)
-#define OPS 2048u
+#define POOL_BYTES   (128u << 20)
+#define OPS          2048u
 #define RING_ENTRIES 16u /* no files here */
 
 static struct daemon {
@@ -105,7 +105,8 @@ static void daemon_ready(void *ctx)
 	if (d->nbd && d->pid_file)
 		rc = write_pid_file(d->pid_file);
 	if (rc < 0)
-		log_error("client", "cannot write the pid file", "path=%s error=%s", d->pid_file, err_name(rc));
+		log_error("client", "cannot write the pid file", "path=%s error=%s", d->pid_file,
+			  err_name(rc));
 	if (!d->nbd || rc < 0) {
 		d->exit_code = 1;
 		loop_post(d->loop, &d->term);
@@ -128,7 +129,8 @@ static int usage(const char *what)
 	if (what)
 		fprintf(stderr, "ashlar-client: %s\n", what);
 	fprintf(stderr,
-		"usage: ashlar-client --connect HOST:PORT[,HOST:PORT...] --nbd-unix PATH [options]\n"
+		"usage: ashlar-client --connect HOST:PORT[,HOST:PORT...] --nbd-unix PATH "
+		"[options]\n"
 		"  --cert FILE --key FILE --ca FILE   this client's identity and the cluster's CA\n"
 		"  --nbd-tcp HOST:PORT   also serve on TCP (off loopback with TLS only)\n"
 		"  --nbd-open            allow TCP off loopback in the clear\n"
@@ -149,15 +151,17 @@ static int read_identity(struct daemon *d)
 	if (d->cert) {
 		rc = pem_find_text(d->cert, "client:", name, sizeof(name));
 		if (rc < 0) {
-			fprintf(stderr, "ashlar-client: %s: no client name in it: %s\n", d->cert, err_text(rc));
+			fprintf(stderr, "ashlar-client: %s: no client name in it: %s\n", d->cert,
+				err_text(rc));
 			return rc;
 		}
 	}
 	if (!uuid && d->ca) {
 		rc = pem_find_text(d->ca, "ashlar CA ", text, sizeof(text));
 		if (rc < 0) {
-			fprintf(stderr, "ashlar-client: %s: no cluster uuid in it (%s); give --cluster\n", d->ca,
-				err_text(rc));
+			fprintf(stderr,
+				"ashlar-client: %s: no cluster uuid in it (%s); give --cluster\n",
+				d->ca, err_text(rc));
 			return rc;
 		}
 		uuid = text + strlen("ashlar CA ");
@@ -167,7 +171,7 @@ static int read_identity(struct daemon *d)
 		return -EINVAL;
 	}
 	if (gethostname(host, sizeof(host) - 1) < 0)
-		strcpy(host, "unknown");
+		host[0] = 0;
 	host[sizeof(host) - 1] = 0;
 	snprintf(d->holder, sizeof(d->holder), "%s %s", name, host);
 	d->remote_config.holder = d->holder;
@@ -178,11 +182,19 @@ static int parse_options(struct daemon *d, int argc, char **argv)
 {
 	enum { CONNECT = 1, CERT, KEY, CA, UNIX, TCP, OPEN, PLAIN, CLUSTER, PID, LEVEL, HELP };
 	static const struct option options[] = {
-		{ "connect", 1, 0, CONNECT }, { "cert", 1, 0, CERT },	     { "key", 1, 0, KEY },
-		{ "ca", 1, 0, CA },	      { "nbd-unix", 1, 0, UNIX },    { "nbd-tcp", 1, 0, TCP },
-		{ "nbd-open", 0, 0, OPEN },   { "plain-data", 0, 0, PLAIN }, { "cluster", 1, 0, CLUSTER },
-		{ "pid-file", 1, 0, PID },    { "log-level", 1, 0, LEVEL },  { "help", 0, 0, HELP },
-		{ 0 },
+		{"connect", 1, 0, CONNECT},
+		{"cert", 1, 0, CERT},
+		{"key", 1, 0, KEY},
+		{"ca", 1, 0, CA},
+		{"nbd-unix", 1, 0, UNIX},
+		{"nbd-tcp", 1, 0, TCP},
+		{"nbd-open", 0, 0, OPEN},
+		{"plain-data", 0, 0, PLAIN},
+		{"cluster", 1, 0, CLUSTER},
+		{"pid-file", 1, 0, PID},
+		{"log-level", 1, 0, LEVEL},
+		{"help", 0, 0, HELP},
+		{0},
 	};
 	enum log_level level;
 	int o;

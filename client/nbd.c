@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The NBD server: listening sockets, and the life of a connection.
  *
- *   accept ─> NEGOTIATING ─> OPEN ─> CLOSING (requests in flight end) ─> DEAD (volume closed) ─> freed
- *                 │  ^
- *                 └──┴ TLS_HANDSHAKE
+ *   accept ─> NEGOTIATING ─> OPEN ─> CLOSING (requests in flight end) ─> DEAD (volume closed) ─>
+ * freed │  ^ └──┴ TLS_HANDSHAKE
  *
- * A connection is freed at the end of a turn only, so that whoever is on the stack may still look at
- * it. A client that sends nonsense costs itself its connection, never the server. */
+ * A connection is freed at the end of a turn only, so that whoever is on the stack may still look
+ * at it. A client that sends nonsense costs itself its connection, never the server. */
 #include "client/nbd_impl.h"
 
 #include <errno.h>
@@ -22,7 +21,7 @@
 #include "net/address.h"
 
 #define ACCEPTS_PER_TURN 16u
-#define SOCKET_BUFFER (2 << 20)
+#define SOCKET_BUFFER    (2 << 20)
 
 void nbd_server_arm(struct nbd_server *s)
 {
@@ -166,12 +165,12 @@ static void export_list_one(void *arg, const struct client_volume *v)
 static void export_list(void *ctx, void (*fn)(void *arg, const char *name), void *arg)
 {
 	struct nbd_conn *c = ctx;
-	struct export_list l = { .fn = fn, .arg = arg };
+	struct export_list l = {.fn = fn, .arg = arg};
 
 	client_list(c->server->cfg.client, export_list_one, &l);
 }
 
-static const struct nbd_exports nbd_volume_exports = { .find = export_find, .list = export_list };
+static const struct nbd_exports nbd_volume_exports = {.find = export_find, .list = export_list};
 
 static void conn_enter(struct nbd_conn *c)
 {
@@ -184,8 +183,8 @@ static void conn_enter(struct nbd_conn *c)
 	s->negotiating--;
 	c->state = NBD_OPEN;
 	writer_free(&c->out);
-	log_debug("nbd", "export opened", "volume=%s peer=%s structured=%d", volume_name(c->volume), c->peer,
-		  c->negotiation.structured);
+	log_debug("nbd", "export opened", "volume=%s peer=%s structured=%d", volume_name(c->volume),
+		  c->peer, c->negotiation.structured);
 	nbd_conn_parse(c);
 	nbd_conn_receive(c);
 }
@@ -319,10 +318,10 @@ static void conn_accept(struct nbd_listener *ls, int fd)
 	} else if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0) {
 		(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 	}
-	c->negotiation = (struct nbd_negotiation){ .exports = &nbd_volume_exports,
-						   .ctx = c,
-						   .tls_offered = s->cfg.tls != NULL,
-						   .tls_required = ls->tls_required };
+	c->negotiation = (struct nbd_negotiation){.exports = &nbd_volume_exports,
+						  .ctx = c,
+						  .tls_offered = s->cfg.tls != NULL,
+						  .tls_required = ls->tls_required};
 	c->out = writer_init_heap();
 	nbd_greeting(&c->out);
 	fdwatch_init(&c->watch, s->cfg.loop, fd, conn_ready);
@@ -338,11 +337,11 @@ static void drop_oldest_negotiating(struct nbd_server *s)
 {
 	struct nbd_conn *c;
 
-	list_for_each(c, &s->conns, link)
-		if (c->state < NBD_OPEN) {
-			nbd_conn_fail(c, "too many connections are negotiating");
-			return;
-		}
+	list_for_each(c, &s->conns, link) if (c->state < NBD_OPEN)
+	{
+		nbd_conn_fail(c, "too many connections are negotiating");
+		return;
+	}
 }
 
 static void listener_ready(struct fdwatch *w, unsigned events)
@@ -354,7 +353,8 @@ static void listener_ready(struct fdwatch *w, unsigned events)
 		int fd = accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0) {
-			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+			if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+			    errno == ENOBUFS) {
 				log_warn("nbd", "cannot accept now", "errno=%d", errno);
 				s->accept_paused = true;
 				fdwatch_want(&ls->watch, 0);
@@ -414,7 +414,8 @@ static void server_stop_tick(struct nbd_server *s, uint64_t now)
 
 	if (now - s->stop_us < NBD_STOP_MS * 1000)
 		return;
-	list_for_each_safe(c, tmp, &s->conns, link) {
+	list_for_each_safe(c, tmp, &s->conns, link)
+	{
 		if (s->aborted) /* its replies, too, had their time */
 			nbd_conn_fail(c, "the client does not read its replies");
 		else if (c->volume)
@@ -432,9 +433,9 @@ static void server_tick(struct timer *t)
 	struct nbd_conn *c, *tmp;
 	bool short_of = !list_empty(&s->starved);
 
-	list_for_each(c, &s->conns, link)
-		short_of |= c->memory_waiting;
-	list_for_each_safe(c, tmp, &s->conns, link) {
+	list_for_each(c, &s->conns, link) short_of |= c->memory_waiting;
+	list_for_each_safe(c, tmp, &s->conns, link)
+	{
 		if (c->state < NBD_OPEN && now - c->started_us > NBD_NEGOTIATE_MS * 1000)
 			nbd_conn_fail(c, "negotiation took too long");
 		else if (short_of && c->state == NBD_OPEN && (c->filling || c->write_blocked) &&
@@ -471,12 +472,12 @@ static int unix_clear_stale(const struct sockaddr_un *sa)
 
 static int unix_listen(const char *path)
 {
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	int fd, rc;
 
 	if (strlen(path) >= sizeof(sa.sun_path))
 		return -ENAMETOOLONG;
-	strcpy(sa.sun_path, path);
+	memcpy(sa.sun_path, path, strlen(path) + 1);
 	rc = unix_clear_stale(&sa);
 	if (rc < 0)
 		return rc;
@@ -494,7 +495,8 @@ static int unix_listen(const char *path)
 
 static int tcp_listen(const struct address *a, uint16_t *port)
 {
-	int fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, rc;
+	int fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1,
+	    rc;
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa);
 
@@ -523,7 +525,8 @@ static void server_add_listener(struct nbd_server *s, int fd, bool is_tcp, bool 
 {
 	struct nbd_listener *ls = &s->listeners[s->listener_count++];
 
-	*ls = (struct nbd_listener){ .server = s, .fd = fd, .is_tcp = is_tcp, .tls_required = tls_required };
+	*ls = (struct nbd_listener){
+		.server = s, .fd = fd, .is_tcp = is_tcp, .tls_required = tls_required};
 	fdwatch_init(&ls->watch, s->cfg.loop, fd, listener_ready);
 	fdwatch_want(&ls->watch, FD_READ);
 }
@@ -533,10 +536,12 @@ static int server_listen_unix(struct nbd_server *s)
 	int fd = unix_listen(s->cfg.unix_path);
 
 	if (fd < 0) {
-		log_error("nbd", fd == -EADDRINUSE ? "another process listens on this socket; stop it or choose "
-						     "another path"
-						   : "cannot listen; check that the directory exists and may be "
-						     "written",
+		log_error("nbd",
+			  fd == -EADDRINUSE
+				  ? "another process listens on this socket; stop it or choose "
+				    "another path"
+				  : "cannot listen; check that the directory exists and may be "
+				    "written",
 			  "path=%s error=%s", s->cfg.unix_path, err_name(fd));
 		return fd;
 	}
@@ -557,15 +562,19 @@ static int server_listen_tcp(struct nbd_server *s)
 	}
 	loopback = is_loopback(&a);
 	if (!loopback && !s->cfg.tls && !s->cfg.allow_open) {
-		log_error("nbd", "refusing to serve volumes in the clear beyond this host: configure TLS, bind to "
-				 "loopback, or allow it explicitly",
+		log_error("nbd",
+			  "refusing to serve volumes in the clear beyond this host: configure TLS, "
+			  "bind to "
+			  "loopback, or allow it explicitly",
 			  "address=%s", s->cfg.tcp_address);
 		return -EPERM;
 	}
 	fd = tcp_listen(&a, &s->port);
 	if (fd < 0) {
-		log_error("nbd", "cannot listen; check that the address is this host's and the port is free",
-			  "address=%s error=%s", s->cfg.tcp_address, err_name(fd));
+		log_error(
+			"nbd",
+			"cannot listen; check that the address is this host's and the port is free",
+			"address=%s error=%s", s->cfg.tcp_address, err_name(fd));
 		return fd;
 	}
 	server_add_listener(s, fd, true, !loopback && s->cfg.tls && !s->cfg.allow_open);
@@ -589,7 +598,8 @@ struct nbd_server *nbd_server_create(const struct nbd_config *cfg)
 	turn_end_init(&s->turn, server_turn);
 	timer_init(&s->tick, cfg->loop, server_tick);
 	pool_init(&s->requests, "nbd requests", sizeof(struct nbd_req), NBD_REQUESTS);
-	if ((cfg->unix_path && server_listen_unix(s) < 0) || (cfg->tcp_address && server_listen_tcp(s) < 0)) {
+	if ((cfg->unix_path && server_listen_unix(s) < 0) ||
+	    (cfg->tcp_address && server_listen_tcp(s) < 0)) {
 		nbd_server_destroy(s);
 		return NULL;
 	}
@@ -617,7 +627,8 @@ void nbd_server_stop(struct nbd_server *s, struct wait *w)
 	s->stop_wait = w;
 	s->stop_us = loop_mono_us(s->cfg.loop);
 	server_close_listeners(s);
-	list_for_each_safe(c, tmp, &s->conns, link) {
+	list_for_each_safe(c, tmp, &s->conns, link)
+	{
 		if (c->state < NBD_OPEN) {
 			nbd_conn_fail(c, NULL);
 			continue;

@@ -7,9 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RECEIVE_ROUNDS 8u /* per readiness event, so that one connection does not starve the others */
+#define RECEIVE_ROUNDS                                                                             \
+	8u /* per readiness event, so that one connection does not starve the others */
 #define RECEIVE_TAIL 8192u
-#define TLS_GATHER 16384u
+#define TLS_GATHER   16384u
 
 /* > 0 bytes, 0 orderly end, -EAGAIN, or an error. */
 static ssize_t sock_readv(struct nbd_conn *c, struct iovec *iov, int count)
@@ -55,7 +56,7 @@ static ssize_t tls_writev(struct nbd_conn *c, const struct iovec *iov, int count
 
 static ssize_t sock_writev(struct nbd_conn *c, struct iovec *iov, int count)
 {
-	struct msghdr m = { .msg_iov = iov, .msg_iovlen = (size_t)count };
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
 	ssize_t n;
 
 	if (c->tls)
@@ -75,8 +76,8 @@ void nbd_conn_want(struct nbd_conn *c)
 	/* What was answered must be read before more is asked for. */
 	if (c->state == NBD_NEGOTIATING && c->out.len)
 		reads = false;
-	/* A connection that reads no more would not see its peer go; level-triggered readiness of an end
-	 * of file cannot be told from data, so a lost peer shows at the next reply. */
+	/* A connection that reads no more would not see its peer go; level-triggered readiness of
+	 * an end of file cannot be told from data, so a lost peer shows at the next reply. */
 	fdwatch_want(&c->watch, (reads ? FD_READ : 0) | (c->write_blocked ? FD_WRITE : 0));
 }
 
@@ -92,7 +93,7 @@ static unsigned reply_iov(const struct nbd_req *q, struct iovec *iov, uint32_t s
 		if (skip >= l_) {                                                                  \
 			skip -= l_;                                                                \
 		} else {                                                                           \
-			iov[n++] = (struct iovec){ (char *)(p) + skip, l_ - skip };                \
+			iov[n++] = (struct iovec){(char *)(p) + skip, l_ - skip};                  \
 			skip = 0;                                                                  \
 		}                                                                                  \
 	} while (0)
@@ -145,7 +146,8 @@ void nbd_conn_send(struct turn_end *t)
 		unsigned n = 0;
 		ssize_t done;
 
-		list_for_each(q, &c->replies, link) {
+		list_for_each(q, &c->replies, link)
+		{
 			n += reply_iov(q, iov + n, skip);
 			skip = 0;
 			if (n >= NBD_IOV_MAX)
@@ -155,7 +157,8 @@ void nbd_conn_send(struct turn_end *t)
 			total += iov[i].iov_len;
 		done = sock_writev(c, iov, (int)n);
 		if (done < 0 && done != -EAGAIN) {
-			nbd_conn_fail(c, done == -EPIPE || done == -ECONNRESET ? NULL : "cannot send");
+			nbd_conn_fail(c,
+				      done == -EPIPE || done == -ECONNRESET ? NULL : "cannot send");
 			return;
 		}
 		if (done > 0) {
@@ -173,7 +176,7 @@ void nbd_conn_send(struct turn_end *t)
 void nbd_conn_flush_out(struct nbd_conn *c)
 {
 	while (c->out_sent < c->out.len) {
-		struct iovec iov = { c->out.data + c->out_sent, c->out.len - c->out_sent };
+		struct iovec iov = {c->out.data + c->out_sent, c->out.len - c->out_sent};
 		ssize_t n = sock_writev(c, &iov, 1);
 
 		if (n == -EAGAIN) {
@@ -201,7 +204,8 @@ static uint32_t in_need(const struct nbd_conn *c)
 		return NBD_OPTION_HEADER + NBD_OPTION_MAX;
 	if (have < NBD_REQUEST_SIZE || nbd_request_parse(c->in->data + c->in_start, &r) < 0)
 		return NBD_REQUEST_SIZE;
-	return NBD_REQUEST_SIZE + (r.type == NBD_CMD_WRITE && r.length <= NBD_INLINE_MAX ? r.length : 0);
+	return NBD_REQUEST_SIZE +
+	       (r.type == NBD_CMD_WRITE && r.length <= NBD_INLINE_MAX ? r.length : 0);
 }
 
 /* Makes room behind what is in the buffer; the parsed part may still be in use by slices. */
@@ -257,12 +261,12 @@ static bool receive_once(struct nbd_conn *c)
 
 		if (!nbd_fill_space(c, &at, &piece))
 			return false;
-		iov[count++] = (struct iovec){ at, piece };
+		iov[count++] = (struct iovec){at, piece};
 	}
 	if (!fill || (!c->tls && piece == c->fill_left)) {
 		if (!in_room(c))
 			return false;
-		iov[count++] = (struct iovec){ c->in->data + c->in_end, c->in->size - c->in_end };
+		iov[count++] = (struct iovec){c->in->data + c->in_end, c->in->size - c->in_end};
 	}
 	asked = iov[0].iov_len + (count > 1 ? iov[1].iov_len : 0);
 	n = sock_readv(c, iov, count);
@@ -308,7 +312,7 @@ bool nbd_conn_receive_options(struct nbd_conn *c)
 
 	if (!in_room(c))
 		return false;
-	iov = (struct iovec){ c->in->data + c->in_end, c->in->size - c->in_end };
+	iov = (struct iovec){c->in->data + c->in_end, c->in->size - c->in_end};
 	n = sock_readv(c, &iov, 1);
 	if (n == -EAGAIN)
 		return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Negotiation: fixed newstyle, one option at a time, from bytes to bytes. Whatever the client sends, the
- * stream stays in step: an option's data is consumed whole before it is answered. The only ends are
- * transmission, TLS, ABORT, and the cases where the protocol knows no error reply. */
+/* Negotiation: fixed newstyle, one option at a time, from bytes to bytes. Whatever the client
+ * sends, the stream stays in step: an option's data is consumed whole before it is answered. The
+ * only ends are transmission, TLS, ABORT, and the cases where the protocol knows no error reply. */
 #include "client/nbd_proto.h"
 
 static void out_be16(struct writer *w, uint16_t v)
@@ -72,7 +72,8 @@ static enum nbd_step reply_ack(struct writer *out, uint32_t option)
 	return NBD_STEP_NEXT;
 }
 
-static enum nbd_step reply_error(struct writer *out, uint32_t option, uint32_t type, const char *text)
+static enum nbd_step reply_error(struct writer *out, uint32_t option, uint32_t type,
+				 const char *text)
 {
 	size_t n = strlen(text);
 
@@ -81,8 +82,8 @@ static enum nbd_step reply_error(struct writer *out, uint32_t option, uint32_t t
 	return NBD_STEP_NEXT;
 }
 
-/* A name of at most NBD_NAME_MAX bytes without NUL, into `out` cut to what any of our names may have: a
- * longer one cannot be found anyway, so it becomes one that no export has. */
+/* A name of at most NBD_NAME_MAX bytes without NUL, into `out` cut to what any of our names may
+ * have: a longer one cannot be found anyway, so it becomes one that no export has. */
 static bool take_name(struct reader *r, uint32_t length, char out[64])
 {
 	const char *p;
@@ -93,7 +94,7 @@ static bool take_name(struct reader *r, uint32_t length, char out[64])
 	if (!p || memchr(p, 0, length))
 		return false;
 	if (length > 63) {
-		strcpy(out, "\n");
+		memcpy(out, "\n", 2);
 		return true;
 	}
 	memcpy(out, p, length);
@@ -119,7 +120,7 @@ static void list_one(void *arg, const char *name)
 
 static enum nbd_step option_list(struct nbd_negotiation *n, uint32_t length, struct writer *out)
 {
-	struct list_ctx c = { .out = out };
+	struct list_ctx c = {.out = out};
 
 	if (length)
 		return reply_error(out, NBD_OPT_LIST, NBD_REP_ERR_INVALID, "LIST takes no data");
@@ -129,12 +130,14 @@ static enum nbd_step option_list(struct nbd_negotiation *n, uint32_t length, str
 
 /* ---- EXPORT_NAME, INFO, GO ---- */
 
-static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader *r, struct writer *out)
+static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader *r,
+					struct writer *out)
 {
 	char name[64];
 
 	/* There is no error reply to this one. */
-	if (!take_name(r, (uint32_t)reader_left(r), name) || !n->exports->find(n->ctx, name, &n->export))
+	if (!take_name(r, (uint32_t)reader_left(r), name) ||
+	    !n->exports->find(n->ctx, name, &n->export))
 		return NBD_STEP_CLOSE;
 	out_be64(out, n->export.size);
 	out_be16(out, nbd_export_flags(n->structured));
@@ -216,7 +219,8 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 	if (set) /* an earlier choice ends here, even when this one fails */
 		n->meta_allocation = false;
 	if (!n->structured)
-		return reply_error(out, option, NBD_REP_ERR_INVALID, "negotiate structured replies first");
+		return reply_error(out, option, NBD_REP_ERR_INVALID,
+				   "negotiate structured replies first");
 	if (!take_name(r, in_be32(r), name))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad export name");
 	count = in_be32(r);
@@ -249,11 +253,13 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 static enum nbd_step option_starttls(struct nbd_negotiation *n, uint32_t length, struct writer *out)
 {
 	if (length)
-		return reply_error(out, NBD_OPT_STARTTLS, NBD_REP_ERR_INVALID, "STARTTLS takes no data");
+		return reply_error(out, NBD_OPT_STARTTLS, NBD_REP_ERR_INVALID,
+				   "STARTTLS takes no data");
 	if (n->tls_on)
 		return reply_error(out, NBD_OPT_STARTTLS, NBD_REP_ERR_INVALID, "TLS is on already");
 	if (!n->tls_offered)
-		return reply_error(out, NBD_OPT_STARTTLS, NBD_REP_ERR_POLICY, "no TLS on this socket");
+		return reply_error(out, NBD_OPT_STARTTLS, NBD_REP_ERR_POLICY,
+				   "no TLS on this socket");
 	reply_ack(out, NBD_OPT_STARTTLS);
 	return NBD_STEP_TLS;
 }
@@ -265,7 +271,8 @@ void nbd_negotiate_tls_started(struct nbd_negotiation *n)
 	n->meta_allocation = false;
 }
 
-static enum nbd_step option_structured(struct nbd_negotiation *n, uint32_t length, struct writer *out)
+static enum nbd_step option_structured(struct nbd_negotiation *n, uint32_t length,
+				       struct writer *out)
 {
 	if (length)
 		return reply_error(out, NBD_OPT_STRUCTURED_REPLY, NBD_REP_ERR_INVALID,
@@ -279,10 +286,12 @@ static enum nbd_step option_run(struct nbd_negotiation *n, uint32_t option, cons
 {
 	struct reader r = reader_init(data, length);
 
-	if (n->tls_required && !n->tls_on && option != NBD_OPT_STARTTLS && option != NBD_OPT_ABORT) {
+	if (n->tls_required && !n->tls_on && option != NBD_OPT_STARTTLS &&
+	    option != NBD_OPT_ABORT) {
 		if (option == NBD_OPT_EXPORT_NAME)
 			return NBD_STEP_CLOSE;
-		return reply_error(out, option, NBD_REP_ERR_TLS_REQD, "this server speaks TLS only");
+		return reply_error(out, option, NBD_REP_ERR_TLS_REQD,
+				   "this server speaks TLS only");
 	}
 	switch (option) {
 	case NBD_OPT_EXPORT_NAME:
@@ -307,7 +316,8 @@ static enum nbd_step option_run(struct nbd_negotiation *n, uint32_t option, cons
 	}
 }
 
-static enum nbd_step skip_step(struct nbd_negotiation *n, size_t len, size_t *used, struct writer *out)
+static enum nbd_step skip_step(struct nbd_negotiation *n, size_t len, size_t *used,
+			       struct writer *out)
 {
 	*used = MIN(len, n->skip);
 	n->skip -= (uint32_t)*used;
@@ -316,8 +326,8 @@ static enum nbd_step skip_step(struct nbd_negotiation *n, size_t len, size_t *us
 	return reply_error(out, n->skip_option, NBD_REP_ERR_TOO_BIG, "option too long");
 }
 
-enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size_t len, size_t *used,
-			    struct writer *out)
+enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size_t len,
+			    size_t *used, struct writer *out)
 {
 	uint32_t option, length, flags;
 
@@ -328,7 +338,8 @@ enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size
 		flags = get_be32(data);
 		*used = 4;
 		/* A client that is not fixed-newstyle could not understand our error replies. */
-		if ((flags & ~(uint32_t)(NBD_FIXED_NEWSTYLE | NBD_NO_ZEROES)) || !(flags & NBD_FIXED_NEWSTYLE))
+		if ((flags & ~(uint32_t)(NBD_FIXED_NEWSTYLE | NBD_NO_ZEROES)) ||
+		    !(flags & NBD_FIXED_NEWSTYLE))
 			return NBD_STEP_CLOSE;
 		n->no_zeroes = flags & NBD_NO_ZEROES;
 		n->greeted = true;
@@ -344,7 +355,8 @@ enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size
 	}
 	option = get_be32(data + 8);
 	length = get_be32(data + 12);
-	if (length > NBD_OPTION_SKIP_MAX || (length > NBD_OPTION_MAX && option == NBD_OPT_EXPORT_NAME))
+	if (length > NBD_OPTION_SKIP_MAX ||
+	    (length > NBD_OPTION_MAX && option == NBD_OPT_EXPORT_NAME))
 		return NBD_STEP_CLOSE;
 	if (length > NBD_OPTION_MAX) {
 		*used = NBD_OPTION_HEADER;

@@ -155,7 +155,7 @@ struct nbd_limits {
 	uint64_t size;
 	bool structured, meta_allocation;
 };
-/* 0, or the wire error the request gets (after its payload was consumed). */
+/* 0, or the wire error that answers the request once its payload is consumed. */
 uint32_t nbd_request_check(const struct nbd_request *q, const struct nbd_limits *l);
 
 #define NBD_SIMPLE_SIZE 16u

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transmission phase: requests out of the receive buffer, into the client, replies into the queue.
+/* The transmission phase: requests out of the receive buffer, into the client, replies into the
+ * queue.
  *
  * A payload of up to NBD_INLINE_MAX bytes is used where it was received: its slice points into the
- * receive buffer. A larger one is received into buffers of its own, cut at stripe units, so that the
- * client never has to copy. A request that is refused still has its payload consumed. */
+ * receive buffer. A larger one is received into buffers of its own, cut at stripe units, so that
+ * the client never has to copy. A request that is refused still has its payload consumed. */
 #include "client/nbd_impl.h"
 
 #include <stdio.h>
@@ -83,7 +84,8 @@ static void reply_status(struct nbd_req *q)
 	struct io_extent *e = q->io.extents;
 	uint32_t n = q->io.extent_count * (uint32_t)sizeof(*e);
 
-	for (unsigned i = 0; i < q->io.extent_count; i++) { /* our extents have the wire's layout and flags */
+	for (unsigned i = 0; i < q->io.extent_count;
+	     i++) { /* our extents have the wire's layout and flags */
 		uint32_t length = e[i].length, flags = e[i].flags;
 
 		put_be32(&e[i].length, length);
@@ -92,7 +94,7 @@ static void reply_status(struct nbd_req *q)
 	nbd_chunk_encode(q->head, NBD_CHUNK_DONE, NBD_CHUNK_BLOCK_STATUS, q->cookie, 4 + n);
 	put_be32(q->head + NBD_CHUNK_SIZE, NBD_CONTEXT_ALLOCATION);
 	q->head_len = NBD_CHUNK_SIZE + 4;
-	q->slices[0] = (struct slice){ q->extents, q->extents->data, n };
+	q->slices[0] = (struct slice){q->extents, q->extents->data, n};
 	q->io.slice_count = 1;
 	q->extents = NULL; /* the slice holds the reference now */
 }
@@ -124,7 +126,8 @@ static void req_reply(struct nbd_req *q)
 	if (q->error) {
 		reply_error(q, structured);
 	} else if (q->type == NBD_CMD_READ && structured && len) {
-		nbd_chunk_encode(q->head, NBD_CHUNK_DONE, NBD_CHUNK_OFFSET_DATA, q->cookie, 8 + len);
+		nbd_chunk_encode(q->head, NBD_CHUNK_DONE, NBD_CHUNK_OFFSET_DATA, q->cookie,
+				 8 + len);
 		put_be64(q->head + NBD_CHUNK_SIZE, q->io.offset);
 		q->head_len = NBD_CHUNK_SIZE + 8;
 	} else if (q->type == NBD_CMD_BLOCK_STATUS) {
@@ -204,14 +207,17 @@ static void req_submit(struct nbd_req *q)
 			return;
 		}
 		break;
-	case NBD_CMD_WRITE_ZEROES: /* without NO_HOLE the space may go: a trim reads as zeros here */
+	case NBD_CMD_WRITE_ZEROES: /* without NO_HOLE the space may go: a trim reads as zeros here
+				    */
 		io->kind = q->flags & NBD_CMD_NO_HOLE ? IO_ZEROES : IO_TRIM;
 		break;
 	case NBD_CMD_BLOCK_STATUS:
 		io->kind = IO_STATUS;
 		io->length = MIN(io->length, NBD_STATUS_MAX);
 		io->extents = (struct io_extent *)q->extents->data;
-		io->extents_max = q->flags & NBD_CMD_REQ_ONE ? 1 : q->extents->size / sizeof(struct io_extent);
+		io->extents_max = q->flags & NBD_CMD_REQ_ONE
+					  ? 1
+					  : q->extents->size / sizeof(struct io_extent);
 		break;
 	default: /* FLUSH: every reply was durable already. CACHE: nothing to do. */
 		req_done(q, 0);
@@ -240,7 +246,7 @@ bool nbd_fill_space(struct nbd_conn *c, uint8_t **at, uint32_t *len)
 			nbd_conn_memory_wait(c);
 			return false;
 		}
-		*sl = (struct slice){ b, b->data, n };
+		*sl = (struct slice){b, b->data, n};
 		q->io.slice_count++;
 		c->fill_at = 0;
 	}
@@ -313,7 +319,7 @@ static bool take_write(struct nbd_conn *c, struct nbd_req *q, const struct nbd_r
 	}
 	CHECK(have >= r->length);
 	if (r->length) {
-		q->slices[0] = (struct slice){ buf_ref(c->in), c->in->data + c->in_start, r->length };
+		q->slices[0] = (struct slice){buf_ref(c->in), c->in->data + c->in_start, r->length};
 		q->io.slice_count = 1;
 		c->in_start += r->length;
 	}
@@ -325,8 +331,8 @@ static bool take_write(struct nbd_conn *c, struct nbd_req *q, const struct nbd_r
 static bool take_request(struct nbd_conn *c)
 {
 	uint32_t have = c->in_end - c->in_start;
-	struct nbd_limits limits = { .structured = c->negotiation.structured,
-				     .meta_allocation = c->negotiation.meta_allocation };
+	struct nbd_limits limits = {.structured = c->negotiation.structured,
+				    .meta_allocation = c->negotiation.meta_allocation};
 	struct buf *extents = NULL;
 	struct nbd_request r;
 	struct nbd_req *q;

@@ -4,8 +4,8 @@
  *   start ─> (WINDOW) ─> route ─> LOCAL | LINK ─> SENT ─> answered ─> done
  *              route ^──────────── RETRY / READY <──────────┘ retry, not primary, lost connection
  *
- * A write keeps its request number through all retries, also to another primary: that number is what
- * makes the retry safe. It never gets a second one. */
+ * A write keeps its request number through all retries, also to another primary: that number is
+ * what makes the retry safe. It never gets a second one. */
 #include "client/client_impl.h"
 
 #include <string.h>
@@ -89,7 +89,7 @@ static bool part_take_payload(struct vio *v, uint32_t len, struct slice *out)
 		at = 0;
 	}
 	if (i < io->slice_count && io->slices[i].len - at >= len) {
-		*out = slice_ref((struct slice){ io->slices[i].buf, io->slices[i].data + at, len });
+		*out = slice_ref((struct slice){io->slices[i].buf, io->slices[i].data + at, len});
 		at += len;
 	} else {
 		struct buf *b = buf_get(c->cfg.pool, len);
@@ -110,7 +110,7 @@ static bool part_take_payload(struct vio *v, uint32_t len, struct slice *out)
 				at = 0;
 			}
 		}
-		*out = (struct slice){ b, b->data, len };
+		*out = (struct slice){b, b->data, len};
 	}
 	v->in_slice = i;
 	v->in_offset = at;
@@ -118,7 +118,8 @@ static bool part_take_payload(struct vio *v, uint32_t len, struct slice *out)
 }
 
 /* Where the next part lies and what it is. A trim is whole blocks; its edges are zeroed. */
-static struct volume_place part_place(struct vio *v, const struct map_volume *mv, uint32_t *len, uint8_t *kind)
+static struct volume_place part_place(struct vio *v, const struct map_volume *mv, uint32_t *len,
+				      uint8_t *kind)
 {
 	struct volume_place at;
 
@@ -143,7 +144,7 @@ bool part_start(struct vio *v)
 	struct volume *volume = v->volume;
 	struct client *c = volume->client;
 	const struct map_volume *mv = map_volume(c->cfg.map, volume->id);
-	struct slice payload = { 0 };
+	struct slice payload = {0};
 	struct volume_place at;
 	struct vobject *o;
 	struct part *p;
@@ -177,7 +178,7 @@ bool part_start(struct vio *v)
 	list_init(&p->order);
 	list_push_back(&v->parts, &p->by_vio);
 	list_push_back(&o->parts, &p->by_object);
-	p->exec = (struct io_exec){ .request = &p->request, .payload = payload, .reply = &p->reply };
+	p->exec = (struct io_exec){.request = &p->request, .payload = payload, .reply = &p->reply};
 	p->request.kind = kind;
 	p->request.object = o->id;
 	p->request.offset = at.offset;
@@ -190,7 +191,7 @@ bool part_start(struct vio *v)
 		io_payload_fps(payload.data, at.offset, len, p->request.fps);
 	} else if (kind == IO_READ) {
 		p->slice = v->slices++;
-		v->io->slices[p->slice] = (struct slice){ 0 };
+		v->io->slices[p->slice] = (struct slice){0};
 	}
 	v->next += len;
 	v->in_flight++;
@@ -219,7 +220,8 @@ void part_retry(struct part *p, uint8_t status)
 	p->stream = NULL;
 	slice_unref(&p->exec.data);
 	/* The map may have moved while the request was under way. */
-	if ((status == IO_NOT_PRIMARY || status == IO_STALE_EPOCH) && mo && mo->epoch != p->request.epoch) {
+	if ((status == IO_NOT_PRIMARY || status == IO_STALE_EPOCH) && mo &&
+	    mo->epoch != p->request.epoch) {
 		p->object->route_gen = 0;
 		part_make_ready(p);
 		return;
@@ -240,14 +242,14 @@ static void part_ok(struct part *p)
 	if (q->kind == IO_READ) {
 		if (p->exec.data.len != q->length) {
 			log_error("client", "a read brought another length than asked for",
-				  "object=%llx length=%u got=%u", (unsigned long long)q->object, q->length,
-				  p->exec.data.len);
+				  "object=%llx length=%u got=%u", (unsigned long long)q->object,
+				  q->length, p->exec.data.len);
 			part_retry(p, IO_RETRY);
 			return;
 		}
 		c->stats.bytes_read += q->length;
 		p->vio->io->slices[p->slice] = p->exec.data;
-		p->exec.data = (struct slice){ 0 };
+		p->exec.data = (struct slice){0};
 	} else if (q->kind == IO_WRITE) {
 		c->stats.bytes_written += q->length;
 	}
@@ -293,9 +295,11 @@ void part_answered(struct part *p)
 		part_fail(p, -EINVAL);
 		return;
 	default:
-		log_error("client", "unexpected answer", "object=%llx status=%s request=%llu low_water=%llu",
+		log_error("client", "unexpected answer",
+			  "object=%llx status=%s request=%llu low_water=%llu",
 			  (unsigned long long)p->request.object, io_status_name(status),
-			  (unsigned long long)p->request.request, (unsigned long long)p->request.low_water);
+			  (unsigned long long)p->request.request,
+			  (unsigned long long)p->request.low_water);
 		part_fail(p, -EIO);
 	}
 }

@@ -14,7 +14,8 @@ enum der_tag { DER_UTF8 = 0x0c, DER_PRINTABLE = 0x13, DER_IA5 = 0x16 };
 
 static int base64_value(char c)
 {
-	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	const char *p = c ? strchr(digits, c) : NULL;
 
 	return p ? (int)(p - digits) : -1;
@@ -47,8 +48,10 @@ static int der_find(const unsigned char *der, size_t n, const char *prefix, char
 	for (size_t i = 2; i + want <= n; i++) {
 		size_t len = der[i - 1]; /* names are short: one length byte */
 
-		if (len >= 128 || len < want || i + len > n || len >= cap || memcmp(der + i, prefix, want) ||
-		    (der[i - 2] != DER_UTF8 && der[i - 2] != DER_PRINTABLE && der[i - 2] != DER_IA5) ||
+		if (len >= 128 || len < want || i + len > n || len >= cap ||
+		    memcmp(der + i, prefix, want) ||
+		    (der[i - 2] != DER_UTF8 && der[i - 2] != DER_PRINTABLE &&
+		     der[i - 2] != DER_IA5) ||
 		    memchr(der + i, 0, len))
 			continue;
 		memcpy(out, der + i, len);
@@ -60,7 +63,8 @@ static int der_find(const unsigned char *der, size_t n, const char *prefix, char
 
 int pem_find_text(const char *path, const char *prefix, char *out, size_t cap)
 {
-	static const char begin[] = "-----BEGIN CERTIFICATE-----", finish[] = "-----END CERTIFICATE-----";
+	static const char begin[] = "-----BEGIN CERTIFICATE-----",
+			  finish[] = "-----END CERTIFICATE-----";
 	CLEANUP(free_ptr) char *text = xmalloc(PEM_MAX + 1);
 	CLEANUP(free_ptr) unsigned char *der = xmalloc(PEM_MAX);
 	const char *p, *end;

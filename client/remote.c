@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control connection. Any node will do, since each follows the log; when it is lost, or when it
  * seems to know nothing new while I/O is being told to look elsewhere, the next one is tried. Data
- * connections do not depend on it: with the last map at hand, I/O goes on without any control node. */
+ * connections do not depend on it: with the last map at hand, I/O goes on without any control node.
+ */
 #include "client/remote.h"
 
 #include <stdio.h>
@@ -14,9 +15,9 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define REMOTE_TICK_US 1000000u
-#define REMOTE_QUIET_US 3000000u   /* retries without a map delta for so long: ask another node */
-#define REMOTE_ANSWER_US 15000000u /* a proposal unanswered for so long: its outcome is unknown */
+#define REMOTE_TICK_US    1000000u
+#define REMOTE_QUIET_US   3000000u  /* retries without a map delta for so long: ask another node */
+#define REMOTE_ANSWER_US  15000000u /* a proposal unanswered for so long: its outcome is unknown */
 #define REMOTE_SEND_LIMIT (1u << 20)
 
 struct proposal {
@@ -66,7 +67,8 @@ static void proposals_end(struct remote *r, uint64_t before_us, int rc)
 {
 	struct proposal *p, *tmp;
 
-	list_for_each_safe(p, tmp, &r->proposals, link) {
+	list_for_each_safe(p, tmp, &r->proposals, link)
+	{
 		struct wait *w = p->wait;
 
 		if (p->sent_us > before_us)
@@ -77,7 +79,8 @@ static void proposals_end(struct remote *r, uint64_t before_us, int rc)
 	}
 }
 
-static int remote_propose(void *ctx, const struct command *cmd, struct command_result *result, struct wait *w)
+static int remote_propose(void *ctx, const struct command *cmd, struct command_result *result,
+			  struct wait *w)
 {
 	struct remote *r = ctx;
 	struct writer body = writer_init_heap();
@@ -100,8 +103,8 @@ static int remote_propose(void *ctx, const struct command *cmd, struct command_r
 /* Codes of the way there, not of the command: nothing was decided, or nobody knows. */
 static bool is_transport_code(int code)
 {
-	return code == -ERR_NOT_LEADER || code == -ERR_NO_LEADER || code == -ERR_BUSY || code == -ERR_RETRY ||
-	       code == -ETIMEDOUT;
+	return code == -ERR_NOT_LEADER || code == -ERR_NO_LEADER || code == -ERR_BUSY ||
+	       code == -ERR_RETRY || code == -ETIMEDOUT;
 }
 
 static int remote_on_proposed(struct remote *r, const struct frame *f)
@@ -109,19 +112,19 @@ static int remote_on_proposed(struct remote *r, const struct frame *f)
 	struct reader in = reader_init(f->body, f->body_len);
 	struct proposal *p;
 
-	list_for_each(p, &r->proposals, link)
-		if (p->id == f->id) {
-			struct wait *w = p->wait;
-			int rc = command_result_decode(&in, p->result);
+	list_for_each(p, &r->proposals, link) if (p->id == f->id)
+	{
+		struct wait *w = p->wait;
+		int rc = command_result_decode(&in, p->result);
 
-			if (rc < 0)
-				return rc;
-			rc = is_transport_code(p->result->code) ? p->result->code : 0;
-			list_del(&p->link);
-			free(p);
-			wait_resume(w, rc);
-			return 0;
-		}
+		if (rc < 0)
+			return rc;
+		rc = is_transport_code(p->result->code) ? p->result->code : 0;
+		list_del(&p->link);
+		free(p);
+		wait_resume(w, rc);
+		return 0;
+	}
 	return 0; /* given up meanwhile */
 }
 
@@ -194,7 +197,8 @@ static void remote_closed(struct conn *c, int reason)
 	proposals_end(r, UINT64_MAX, -ERR_RETRY);
 }
 
-static const struct conn_ops remote_conn_ops = { .on_frame = remote_frame, .on_closed = remote_closed };
+static const struct conn_ops remote_conn_ops = {.on_frame = remote_frame,
+						.on_closed = remote_closed};
 
 static void orphan_frame(struct conn *c, const struct frame *f)
 {
@@ -204,7 +208,8 @@ static void orphan_closed(struct conn *c, int reason)
 {
 }
 
-static const struct conn_ops remote_orphan_ops = { .on_frame = orphan_frame, .on_closed = orphan_closed };
+static const struct conn_ops remote_orphan_ops = {.on_frame = orphan_frame,
+						  .on_closed = orphan_closed};
 
 static void remote_up(struct link *k, struct conn *c, const struct wire_hello *peer)
 {
@@ -247,7 +252,7 @@ static void remote_down(struct link *k, int reason, const struct wire_refusal *r
 	link_set_address(k, remote_next_address(r));
 }
 
-static const struct link_ops remote_link_ops = { .up = remote_up, .down = remote_down };
+static const struct link_ops remote_link_ops = {.up = remote_up, .down = remote_down};
 
 /* A node that hangs, or is cut off from the others, still holds its connection to us. */
 static void remote_tick(struct timer *t)
@@ -259,7 +264,8 @@ static void remote_tick(struct timer *t)
 	client_stats(r->client, &st);
 	if (r->conn && st.in_flight && st.retries != r->retries_seen &&
 	    now - MAX(r->delta_us, r->up_us) > REMOTE_QUIET_US) {
-		log_info("client", "I/O is retried and no news of the map comes: asking another node",
+		log_info("client",
+			 "I/O is retried and no news of the map comes: asking another node",
 			 "node=%s", conn_peer_address(r->conn));
 		conn_close(r->conn, -ETIMEDOUT);
 	}
@@ -273,24 +279,24 @@ static void remote_tick(struct timer *t)
 
 struct remote *remote_create(const struct remote_config *cfg)
 {
-	static const struct client_hooks hooks = { .propose = remote_propose };
+	static const struct client_hooks hooks = {.propose = remote_propose};
 	struct remote *r = xcalloc(1, sizeof(*r));
-	struct client_config cc = { .loop = cfg->loop,
-				    .pool = cfg->pool,
-				    .map = &r->map,
-				    .tls = cfg->tls,
-				    .cluster = cfg->cluster,
-				    .holder = cfg->holder,
-				    .plain_data = cfg->plain_data,
-				    .ops = cfg->ops,
-				    .hooks = &hooks,
-				    .ctx = r };
-	struct link_config lc = { .loop = cfg->loop,
-				  .pool = cfg->pool,
-				  .tls = cfg->tls,
-				  .send_limit = REMOTE_SEND_LIMIT,
-				  .ops = &remote_link_ops,
-				  .data = r };
+	struct client_config cc = {.loop = cfg->loop,
+				   .pool = cfg->pool,
+				   .map = &r->map,
+				   .tls = cfg->tls,
+				   .cluster = cfg->cluster,
+				   .holder = cfg->holder,
+				   .plain_data = cfg->plain_data,
+				   .ops = cfg->ops,
+				   .hooks = &hooks,
+				   .ctx = r};
+	struct link_config lc = {.loop = cfg->loop,
+				 .pool = cfg->pool,
+				 .tls = cfg->tls,
+				 .send_limit = REMOTE_SEND_LIMIT,
+				 .ops = &remote_link_ops,
+				 .data = r};
 
 	r->cfg = *cfg;
 	map_init(&r->map);
@@ -301,12 +307,12 @@ struct remote *remote_create(const struct remote_config *cfg)
 	timer_init(&r->tick, cfg->loop, remote_tick);
 	timer_set(&r->tick, REMOTE_TICK_US);
 	lc.address = remote_next_address(r);
-	lc.hello = (struct wire_hello){ .version_min = WIRE_PROTOCOL,
-					.version_max = WIRE_PROTOCOL,
-					.kind = HELLO_CLIENT_CONTROL,
-					.cluster = cfg->cluster,
-					.self = r->self,
-					.nonce = rng_next(loop_rng(cfg->loop)) };
+	lc.hello = (struct wire_hello){.version_min = WIRE_PROTOCOL,
+				       .version_max = WIRE_PROTOCOL,
+				       .kind = HELLO_CLIENT_CONTROL,
+				       .cluster = cfg->cluster,
+				       .self = r->self,
+				       .nonce = rng_next(loop_rng(cfg->loop))};
 	r->link = link_create(&lc);
 	return r;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a part goes: the map names the primary's node, the object's number its shard there. One data
- * connection per node and shard, dialled at the first part that needs it, closed after a minute
- * without one. A part that is on its way to a node that is no longer the primary is sent again to the
- * new one; what the old one still answers meets an id that is no longer known. */
+/* Where a part goes: the map names the primary's node, the object's number its shard there. One
+ * data connection per node and shard, dialled at the first part that needs it, closed after a
+ * minute without one. A part that is on its way to a node that is no longer the primary is sent
+ * again to the new one; what the old one still answers meets an id that is no longer known. */
 #include "client/client_impl.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 static void stream_up(struct link *k, struct conn *conn, const struct wire_hello *peer);
 static void stream_down(struct link *k, int reason, const struct wire_refusal *refusal);
-static const struct link_ops stream_link_ops = { .up = stream_up, .down = stream_down };
+static const struct link_ops stream_link_ops = {.up = stream_up, .down = stream_down};
 
 /* ---- Sending ---- */
 
@@ -34,7 +34,8 @@ static void stream_send_part(struct stream *s, struct part *p)
 	p->stream = s;
 	list_push_back(&s->sent, &p->link);
 	s->used_us = loop_turn_us(c->cfg.loop);
-	conn_send(s->conn, OP_IO, p->id, body, (uint32_t)w.len, &p->exec.payload, p->exec.payload.len ? 1 : 0);
+	conn_send(s->conn, OP_IO, p->id, body, (uint32_t)w.len, &p->exec.payload,
+		  p->exec.payload.len ? 1 : 0);
 }
 
 static void stream_flush(struct stream *s)
@@ -76,14 +77,15 @@ static void stream_frame(struct conn *conn, const struct frame *f)
 	p = &c->parts[index];
 	if (p->id != f->id || p->stage != PART_SENT || p->stream != s)
 		return; /* an answer that nobody waits for any more */
-	rc = io_reply_decode(&r, p->request.kind, p->request.offset, p->request.length, f->payload.len,
-			     &p->reply);
+	rc = io_reply_decode(&r, p->request.kind, p->request.offset, p->request.length,
+			     f->payload.len, &p->reply);
 	if (rc < 0) {
 		conn_close(conn, rc);
 		return;
 	}
 	if (p->reply.status == IO_OK && p->request.kind == IO_READ) {
-		if (!io_payload_check(f->payload.data, p->request.offset, p->request.length, p->reply.fps)) {
+		if (!io_payload_check(f->payload.data, p->request.offset, p->request.length,
+				      p->reply.fps)) {
 			log_error("client", "a read arrived damaged; it is read again",
 				  "node=%u object=%llx offset=%u", s->peer->node,
 				  (unsigned long long)p->request.object, p->request.offset);
@@ -126,7 +128,7 @@ static void orphan_closed(struct conn *conn, int reason)
 }
 
 /* A connection we closed ourselves: nothing of it is of interest. */
-static const struct conn_ops orphan_ops = { .on_frame = orphan_frame, .on_closed = orphan_closed };
+static const struct conn_ops orphan_ops = {.on_frame = orphan_frame, .on_closed = orphan_closed};
 
 static void stream_up(struct link *k, struct conn *conn, const struct wire_hello *peer)
 {
@@ -177,17 +179,17 @@ static void stream_open(struct stream *s)
 		.send_limit = STREAM_SEND_LIMIT,
 		.ops = &stream_link_ops,
 		.data = s,
-		.hello = { .version_min = WIRE_PROTOCOL,
-			   .version_max = WIRE_PROTOCOL,
-			   .kind = HELLO_CLIENT_DATA,
-			   .flags = c->cfg.plain_data ? HELLO_PLAIN : 0,
-			   .cluster = c->cfg.cluster,
-			   .self = c->cfg.self,
-			   .node = c->cfg.node,
-			   .stream = (uint16_t)s->index,
-			   .shards = 1,
-			   .streams = peer->shards,
-			   .nonce = rng_next(loop_rng(c->cfg.loop)) },
+		.hello = {.version_min = WIRE_PROTOCOL,
+			  .version_max = WIRE_PROTOCOL,
+			  .kind = HELLO_CLIENT_DATA,
+			  .flags = c->cfg.plain_data ? HELLO_PLAIN : 0,
+			  .cluster = c->cfg.cluster,
+			  .self = c->cfg.self,
+			  .node = c->cfg.node,
+			  .stream = (uint16_t)s->index,
+			  .shards = 1,
+			  .streams = peer->shards,
+			  .nonce = rng_next(loop_rng(c->cfg.loop))},
 	};
 
 	if (n && c->cfg.tls) {
@@ -202,9 +204,7 @@ static struct peer *peer_find(struct client *c, uint16_t node)
 {
 	struct peer *p;
 
-	list_for_each(p, &c->peers, link)
-		if (p->node == node)
-			return p;
+	list_for_each(p, &c->peers, link) if (p->node == node) return p;
 	return NULL;
 }
 
@@ -270,14 +270,14 @@ void route_sweep(struct client *c, uint64_t idle_us)
 	uint64_t now = loop_mono_us(c->cfg.loop);
 	struct peer *p;
 
-	list_for_each(p, &c->peers, link)
-		for (unsigned i = 0; i < p->shards; i++) {
-			struct stream *s = &p->streams[i];
+	list_for_each(p, &c->peers, link) for (unsigned i = 0; i < p->shards; i++)
+	{
+		struct stream *s = &p->streams[i];
 
-			if (s->link && list_empty(&s->waiting) && list_empty(&s->sent) &&
-			    now - s->used_us > idle_us)
-				stream_close(s);
-		}
+		if (s->link && list_empty(&s->waiting) && list_empty(&s->sent) &&
+		    now - s->used_us > idle_us)
+			stream_close(s);
+	}
 }
 
 void route_fini(struct client *c)
@@ -322,7 +322,7 @@ static void part_local_resume(struct wait *w, int rc)
 	struct part *p = container_of(w, struct part, wait);
 
 	if (rc < 0)
-		p->reply = (struct io_reply){ .status = IO_RETRY };
+		p->reply = (struct io_reply){.status = IO_RETRY};
 	part_answered(p);
 }
 
@@ -395,19 +395,19 @@ void route_object_changed(struct vobject *o)
 	o->route_gen = 0;
 	if (!route_resolve(c, o))
 		return; /* what is under way may still be answered; what waits is tried again */
-	list_for_each_safe(p, tmp, &o->parts, by_object)
-		switch ((enum part_stage)p->stage) {
-		case PART_RETRY:
+	list_for_each_safe(p, tmp, &o->parts, by_object) switch ((enum part_stage)p->stage)
+	{
+	case PART_RETRY:
+		part_make_ready(p);
+		break;
+	case PART_LINK:
+	case PART_SENT:
+		if (p->stream != o->stream) {
+			c->stats.retries++;
 			part_make_ready(p);
-			break;
-		case PART_LINK:
-		case PART_SENT:
-			if (p->stream != o->stream) {
-				c->stats.retries++;
-				part_make_ready(p);
-			}
-			break;
-		default:
-			break;
 		}
+		break;
+	default:
+		break;
+	}
 }

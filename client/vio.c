@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One volume_io being done: hands out parts in order of offset, a few at a time, joins what they bring
- * and resumes the user once, with the first error. It waits for all its parts before it ends, except
- * when a deadline or an abort ends it: then the parts are abandoned. */
+/* One volume_io being done: hands out parts in order of offset, a few at a time, joins what they
+ * bring and resumes the user once, with the first error. It waits for all its parts before it ends,
+ * except when a deadline or an abort ends it: then the parts are abandoned. */
 #include "client/client_impl.h"
 
 static uint64_t io_payload_bytes(const struct volume_io *io)
@@ -102,7 +102,8 @@ static struct vio *vio_create(struct volume *volume, struct volume_io *io)
 	struct client *c = volume->client;
 	struct vio *v = list_entry(list_pop_front(&c->vios_free), struct vio, link);
 
-	*v = (struct vio){ .volume = volume, .io = io, .next = io->offset, .end = io->offset + io->length };
+	*v = (struct vio){
+		.volume = volume, .io = io, .next = io->offset, .end = io->offset + io->length};
 	v->started_us = loop_turn_us(c->cfg.loop);
 	list_init(&v->starved);
 	list_init(&v->parts);
@@ -147,8 +148,7 @@ void vio_abort(struct vio *v, int rc)
 	struct part *p, *tmp;
 
 	CHECK(!v->busy);
-	list_for_each_safe(p, tmp, &v->parts, by_vio)
-		part_abandon(p);
+	list_for_each_safe(p, tmp, &v->parts, by_vio) part_abandon(p);
 	v->in_flight = 0;
 	vio_finish(v, rc);
 }
@@ -165,7 +165,8 @@ static void vio_add_extent(struct vio *v, uint32_t length, uint32_t flags)
 	if (last && last->flags == flags && last->length <= UINT32_MAX - length)
 		last->length += length;
 	else if (io->extent_count < io->extents_max)
-		io->extents[io->extent_count++] = (struct io_extent){ .length = length, .flags = flags };
+		io->extents[io->extent_count++] =
+			(struct io_extent){.length = length, .flags = flags};
 	else
 		v->next = v->end = UINT64_MAX; /* full: nothing more is wanted */
 }

@@ -3,11 +3,11 @@
  *
  *   NONE ── first write ──> WANTED ── propose ──> ASKED ── granted ──> OK ── revoked ──> FENCED
  *     ^                        ^                   │ │                  │
- *     │                        └─ no leader ───────┘ └─ held: NONE      └─ last close ──> DETACHING ─> gone
- *     └──────────── opened again while DETACHING ───────────────────────────────────────────┘
+ *     │                        └─ no leader ───────┘ └─ held: NONE      └─ last close ──> DETACHING
+ * ─> gone └──────────── opened again while DETACHING ───────────────────────────────────────────┘
  *
- * FENCED never leads back: the holder's caches are worth nothing any more. Whoever wants to write again
- * closes the volume and opens it anew. */
+ * FENCED never leads back: the holder's caches are worth nothing any more. Whoever wants to write
+ * again closes the volume and opens it anew. */
 #include "client/client_impl.h"
 
 #include <stdio.h>
@@ -23,9 +23,7 @@ struct volume *volume_by_id(struct client *c, uint32_t id)
 {
 	struct volume *v;
 
-	list_for_each(v, &c->volumes, link)
-		if (v->id == id)
-			return v;
+	list_for_each(v, &c->volumes, link) if (v->id == id) return v;
 	return NULL;
 }
 
@@ -85,8 +83,7 @@ void volume_map_changed(struct volume *v)
 	}
 	volume_take_geometry(v, mv);
 	if (v->size != before)
-		list_for_each_safe(n, tmp, &v->notices, link)
-			n->fn(n->arg, v->size);
+		list_for_each_safe(n, tmp, &v->notices, link) n->fn(n->arg, v->size);
 }
 
 /* ---- Open, close ---- */
@@ -174,11 +171,11 @@ void volume_on_resize(struct volume *v, void (*fn)(void *arg, uint64_t size), vo
 		list_push_back(&v->notices, &n->link);
 		return;
 	}
-	list_for_each_safe(n, tmp, &v->notices, link)
-		if (n->arg == arg) {
-			list_del(&n->link);
-			free(n);
-		}
+	list_for_each_safe(n, tmp, &v->notices, link) if (n->arg == arg)
+	{
+		list_del(&n->link);
+		free(n);
+	}
 }
 
 void volume_abort(struct volume *v, int rc)
@@ -216,7 +213,8 @@ static void volume_attach_result(struct volume *v, int rc)
 	struct client *c = v->client;
 	struct volume_io *io;
 
-	if (rc < 0) { /* no leader, or nobody knows: asking again gives the same holder a new attachment */
+	if (rc < 0) { /* no leader, or nobody knows: asking again gives the same holder a new
+			 attachment */
 		v->attach_state = ATTACH_WANTED;
 		v->attach_due_us = loop_mono_us(c->cfg.loop) + CLIENT_ATTACH_RETRY_US;
 		client_tick_arm(c);
@@ -237,10 +235,9 @@ static void volume_attach_result(struct volume *v, int rc)
 	v->attachment = (uint32_t)v->result.id;
 	v->attach_epoch = v->result.number;
 	v->held_by[0] = 0;
-	log_info("client", "volume attached", "volume=%s attachment=%u epoch=%u", v->name, v->attachment,
-		 v->attach_epoch);
-	list_for_each(io, &v->attach_wait, link)
-		io->impl = v;
+	log_info("client", "volume attached", "volume=%s attachment=%u epoch=%u", v->name,
+		 v->attachment, v->attach_epoch);
+	list_for_each(io, &v->attach_wait, link) io->impl = v;
 	list_splice_back(&c->queue, &v->attach_wait);
 }
 
@@ -252,8 +249,10 @@ static void volume_attach_done(struct wait *w, int rc)
 		volume_attach_result(v, rc);
 	} else { /* DETACHING */
 		if (rc < 0)
-			log_warn("client", "volume could not be detached; its attachment ends by its TTL",
-				 "volume=%s attachment=%u error=%s", v->name, v->attachment, err_name(rc));
+			log_warn("client",
+				 "volume could not be detached; its attachment ends by its TTL",
+				 "volume=%s attachment=%u error=%s", v->name, v->attachment,
+				 err_name(rc));
 		v->attach_state = ATTACH_NONE;
 		v->attachment = v->attach_epoch = 0;
 	}
@@ -266,7 +265,7 @@ static void volume_propose(struct volume *v, enum attach_state state)
 	struct command *cmd = &v->command;
 	int rc;
 
-	*cmd = (struct command){ .kind = state == ATTACH_ASKED ? CMD_ATTACH : CMD_DETACH };
+	*cmd = (struct command){.kind = state == ATTACH_ASKED ? CMD_ATTACH : CMD_DETACH};
 	snprintf(cmd->actor, sizeof(cmd->actor), "%s", c->cfg.holder);
 	if (state == ATTACH_ASKED) {
 		cmd->attach.volume = v->id;
@@ -277,7 +276,7 @@ static void volume_propose(struct volume *v, enum attach_state state)
 	}
 	v->attach_state = state;
 	v->attach_done.resume = volume_attach_done;
-	v->result = (struct command_result){ 0 };
+	v->result = (struct command_result){0};
 	rc = c->cfg.hooks->propose(c->cfg.ctx, cmd, &v->result, &v->attach_done);
 	if (rc != PENDING)
 		volume_attach_done(&v->attach_done, rc);
@@ -290,13 +289,12 @@ static void volume_abort_all(struct volume *v)
 	struct vio *vio, *tmp;
 
 	volume_fail_waiting(v, v->aborted);
-	list_for_each_safe(io, next, &c->queue, link)
-		if (io->impl == v) {
-			list_del(&io->link);
-			vio_resume_io(v, io, v->aborted);
-		}
-	list_for_each_safe(vio, tmp, &v->vios, link)
-		vio_abort(vio, v->aborted);
+	list_for_each_safe(io, next, &c->queue, link) if (io->impl == v)
+	{
+		list_del(&io->link);
+		vio_resume_io(v, io, v->aborted);
+	}
+	list_for_each_safe(vio, tmp, &v->vios, link) vio_abort(vio, v->aborted);
 }
 
 void volume_attend(struct volume *v)
@@ -313,7 +311,9 @@ void volume_attend(struct volume *v)
 		if (list_empty(&v->attach_wait))
 			v->attach_state = ATTACH_NONE;
 		else if (loop_mono_us(v->client->cfg.loop) >= v->attach_due_us)
-			volume_propose(v, ATTACH_ASKED); /* may come back at once; v lives, its ios hold it */
+			volume_propose(
+				v,
+				ATTACH_ASKED); /* may come back at once; v lives, its ios hold it */
 	}
 	if (v->refs && v->attach_state != ATTACH_DETACHING) /* opened again meanwhile */
 		list_splice_back(&v->client->closers, &v->closers);

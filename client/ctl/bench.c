@@ -225,7 +225,7 @@ static int run_all(struct ctl *c, const struct bench *b, const char *only)
 
 	table_init(&t, ARRAY_LEN(head), 0xfe, head);
 	for (size_t i = 0; rc == CTL_OK && i < ARRAY_LEN(hcibench); i++) {
-		struct result r;
+		struct result r = { 0 };
 
 		if (only && strcmp(only, hcibench[i].name))
 			continue;

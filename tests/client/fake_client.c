@@ -111,7 +111,8 @@ int client_find(const struct client *c, const char *name, struct client_volume *
 	return -ERR_NOT_FOUND;
 }
 
-void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg)
+void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v),
+		 void *arg)
 {
 	for (unsigned i = 0; i < c->count; i++) {
 		struct client_volume v;
@@ -166,12 +167,12 @@ void volume_abort(struct volume *v, int rc)
 	struct client *c = v->client;
 	struct volume_io *io, *tmp;
 
-	list_for_each_safe(io, tmp, &c->held, link)
-		if (io->impl == v) {
-			list_del(&io->link);
-			c->held_count--;
-			wait_resume(io->wait, rc);
-		}
+	list_for_each_safe(io, tmp, &c->held, link) if (io->impl == v)
+	{
+		list_del(&io->link);
+		c->held_count--;
+		wait_resume(io->wait, rc);
+	}
 }
 
 static void mark(struct volume *v, uint64_t off, uint64_t len, uint8_t state, bool whole_only)
@@ -197,7 +198,7 @@ static int fake_read(struct volume *v, struct volume_io *io)
 
 		CHECK(b && n < io->slices_max);
 		memcpy(b->data, v->v.data + off, len);
-		io->slices[n++] = (struct slice){ b, b->data, len };
+		io->slices[n++] = (struct slice){b, b->data, len};
 		off += len;
 	}
 	io->slice_count = n;
@@ -218,7 +219,7 @@ static int fake_status(struct volume *v, struct volume_io *io)
 			at = MIN((at / BLOCK_SIZE + 1) * BLOCK_SIZE, end);
 		if (io->extent_count == io->extents_max)
 			break;
-		io->extents[io->extent_count++] = (struct io_extent){ (uint32_t)(at - off), state };
+		io->extents[io->extent_count++] = (struct io_extent){(uint32_t)(at - off), state};
 		off = at;
 	}
 	return 0;

@@ -100,7 +100,8 @@ static void control_frame(struct conn *c, const struct frame *f)
 	else if (f->opcode == OP_PROPOSE)
 		node_propose(n, c, f);
 	else
-		test_failed(__FILE__, __LINE__, "opcode %u on a client control connection", f->opcode);
+		test_failed(__FILE__, __LINE__, "opcode %u on a client control connection",
+			    f->opcode);
 }
 
 static void control_closed(struct conn *c, int reason)
@@ -114,7 +115,7 @@ static void control_closed(struct conn *c, int reason)
 
 static void control_accepted(void *data, struct conn *c, const struct wire_hello *peer)
 {
-	static const struct conn_ops ops = { .on_frame = control_frame, .on_closed = control_closed };
+	static const struct conn_ops ops = {.on_frame = control_frame, .on_closed = control_closed};
 	struct fake_node *n = data;
 
 	n->control = c;
@@ -149,7 +150,7 @@ static void data_frame(struct conn *c, const struct frame *f)
 	struct io_reply *a = xcalloc(1, sizeof(*a));
 	struct reader in = reader_init(f->body, f->body_len);
 	struct writer w = writer_init_heap();
-	struct slice data = { 0 };
+	struct slice data = {0};
 
 	EXPECT_EQ(f->opcode, OP_IO);
 	EXPECT_OK(io_request_decode(&in, f->payload.len, q));
@@ -164,9 +165,9 @@ static void data_frame(struct conn *c, const struct frame *f)
 		io_payload_fps(b->data, q->offset, q->length, a->fps);
 		if (n->corrupt_every && n->ios % n->corrupt_every == 0)
 			b->data[q->length / 2] ^= 1;
-		data = (struct slice){ b, b->data, q->length };
+		data = (struct slice){b, b->data, q->length};
 	} else if (q->kind == IO_STATUS) {
-		a->extents[a->extent_count++] = (struct io_extent){ q->length, 0 };
+		a->extents[a->extent_count++] = (struct io_extent){q->length, 0};
 	} else {
 		io_apply(n, q, f);
 	}
@@ -191,30 +192,38 @@ static void data_closed(struct conn *c, int reason)
 
 static void data_accepted(void *data, struct conn *c, const struct wire_hello *peer)
 {
-	static const struct conn_ops ops = { .on_frame = data_frame, .on_closed = data_closed };
+	static const struct conn_ops ops = {.on_frame = data_frame, .on_closed = data_closed};
 	struct fake_node *n = data;
 
 	n->data_conns++;
 	conn_set(c, &ops, n);
 }
 
-static bool decide(void *data, const struct wire_hello *peer, const char *tls_name, struct accept_decision *d,
-		   struct wire_refusal *f)
+static bool decide(void *data, const struct wire_hello *peer, const char *tls_name,
+		   struct accept_decision *d, struct wire_refusal *f)
 {
 	struct fake_node *n = data;
 
 	EXPECT_STR(tls_name, "client:tester");
 	EXPECT_EQ(peer->node, 0);
-	*d = (struct accept_decision){ .loop = n->loop, .pool = n->pool, .send_limit = 16u << 20, .data = n };
-	d->welcome = (struct wire_hello){ .version_min = WIRE_PROTOCOL, .version_max = WIRE_PROTOCOL,
-					  .kind = peer->kind, .flags = peer->flags, .cluster = n->cluster,
-					  .self = n->self, .node = 1, .stream = peer->stream, .shards = 2 };
+	*d = (struct accept_decision){
+		.loop = n->loop, .pool = n->pool, .send_limit = 16u << 20, .data = n};
+	d->welcome = (struct wire_hello){.version_min = WIRE_PROTOCOL,
+					 .version_max = WIRE_PROTOCOL,
+					 .kind = peer->kind,
+					 .flags = peer->flags,
+					 .cluster = n->cluster,
+					 .self = n->self,
+					 .node = 1,
+					 .stream = peer->stream,
+					 .shards = 2};
 	if (peer->kind == HELLO_CLIENT_CONTROL)
 		d->accepted = control_accepted;
 	else if (peer->kind == HELLO_CLIENT_DATA && peer->stream < 2)
 		d->accepted = data_accepted;
 	else
-		test_failed(__FILE__, __LINE__, "unexpected hello kind %u stream %u", peer->kind, peer->stream);
+		test_failed(__FILE__, __LINE__, "unexpected hello kind %u stream %u", peer->kind,
+			    peer->stream);
 	return true;
 }
 
@@ -257,7 +266,8 @@ static void make_map(struct fake_node *n)
 		o->epoch = o->tenure = 1;
 		o->member_count = 1;
 		o->primary_incarnation = 1;
-		o->member[0] = (struct map_member){ .group = 1, .group_incarnation = 1, .gen = 1, .in = true };
+		o->member[0] = (struct map_member){
+			.group = 1, .group_incarnation = 1, .gen = 1, .in = true};
 		n->data[i] = xcalloc(1, FAKE_OBJECT_SIZE);
 		n->applied[i] = xcalloc(1, REQUESTS_MAX);
 	}
@@ -265,7 +275,8 @@ static void make_map(struct fake_node *n)
 
 void fake_node_start(struct fake_node *n, struct loop *l, const struct fake_files *files)
 {
-	struct listener_config cfg = { .loop = l, .address = "127.0.0.1:0", .decide = decide, .data = n };
+	struct listener_config cfg = {
+		.loop = l, .address = "127.0.0.1:0", .decide = decide, .data = n};
 
 	memset(n, 0, sizeof(*n));
 	n->loop = l;

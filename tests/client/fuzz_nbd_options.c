@@ -24,8 +24,8 @@ static void list(void *ctx, void (*fn)(void *arg, const char *name), void *arg)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const struct nbd_exports exports = { .find = find, .list = list };
-	struct nbd_negotiation n = { .exports = &exports };
+	static const struct nbd_exports exports = {.find = find, .list = list};
+	struct nbd_negotiation n = {.exports = &exports};
 	struct writer out = writer_init_heap();
 	enum nbd_step step = NBD_STEP_NEXT;
 	size_t at = 1, window = 0;

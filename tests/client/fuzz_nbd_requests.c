@@ -6,7 +6,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct nbd_limits l = { 0 };
+	struct nbd_limits l = {0};
 	struct nbd_request q;
 	uint8_t fixed[NBD_REQUEST_SIZE];
 	uint32_t error;

@@ -32,10 +32,15 @@ static void errand_run(struct post *p)
 	pthread_mutex_unlock(&e->lock);
 }
 
-static bool errand_wait(struct harness *h, void (*fn)(void *arg), bool (*holds)(void *arg), void *arg)
+static bool errand_wait(struct harness *h, void (*fn)(void *arg), bool (*holds)(void *arg),
+			void *arg)
 {
-	struct errand e = { .post.fn = errand_run, .fn = fn, .holds = holds, .arg = arg,
-			    .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
+	struct errand e = {.post.fn = errand_run,
+			   .fn = fn,
+			   .holds = holds,
+			   .arg = arg,
+			   .lock = PTHREAD_MUTEX_INITIALIZER,
+			   .cond = PTHREAD_COND_INITIALIZER};
 
 	loop_post(h->loop, &e.post);
 	pthread_mutex_lock(&e.lock);
@@ -66,7 +71,7 @@ void harness_do(struct harness *h, void (*fn)(void *arg), void *arg)
 
 void harness_await(struct harness *h, bool (*holds)(void *arg), void *arg, const char *what)
 {
-	struct timespec nap = { .tv_nsec = 500000 };
+	struct timespec nap = {.tv_nsec = 500000};
 
 	for (unsigned i = 0; !errand_wait(h, NULL, holds, arg); i++) {
 		if (i > 40000)

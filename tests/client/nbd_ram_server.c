@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NBD front end over RAM, as a process: what interop tests and fio run against, and the yardstick of
- * the front end's own cost. nbd_ram_server SOCKET SIZE_MIB [TCP_ADDRESS]; ends at SIGTERM and prints
- * its CPU time. */
+/* The NBD front end over RAM, as a process: what interop tests and fio run against, and the
+ * yardstick of the front end's own cost. nbd_ram_server SOCKET SIZE_MIB [TCP_ADDRESS]; ends at
+ * SIGTERM and prints its CPU time. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static void on_term(int sig)
 
 int main(int argc, char **argv)
 {
-	struct nbd_config cfg = { 0 };
+	struct nbd_config cfg = {0};
 	struct rusage u;
 	struct client *c;
 

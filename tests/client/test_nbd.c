@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NBD server, byte by byte: a hand-written client that also says what no decent client would. */
+/* The NBD server, byte by byte: a hand-written client that also says what no decent client would.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -97,8 +98,8 @@ static void fixture_stop(void)
 
 static int dial(void)
 {
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
-	struct timeval tv = { .tv_sec = 10 };
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	struct timeval tv = {.tv_sec = 10};
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	strcpy(sa.sun_path, fx.path);
@@ -131,7 +132,8 @@ static void get_all(int fd, void *data, size_t n)
 	while (n) {
 		ssize_t k = recv(fd, p, n, 0);
 
-		if (k < 0 && errno == EINTR) /* work of the loop's ring, which this thread created */
+		if (k < 0 &&
+		    errno == EINTR) /* work of the loop's ring, which this thread created */
 			continue;
 		if (k <= 0)
 			test_failed(__FILE__, __LINE__, "recv: %s, %zu bytes missing",
@@ -275,7 +277,8 @@ static int open_export(const char *name, bool structured, bool meta)
 	return fd;
 }
 
-static void put_request(int fd, uint16_t flags, uint16_t type, uint64_t cookie, uint64_t off, uint32_t len)
+static void put_request(int fd, uint16_t flags, uint16_t type, uint64_t cookie, uint64_t off,
+			uint32_t len)
 {
 	uint8_t b[28];
 
@@ -468,19 +471,24 @@ TEST(nbd, meta_contexts_follow_their_rules)
 
 	fixture_start();
 	fd = greet(3);
-	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "base:allocation")),
+	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b,
+			       meta_data(b, "disk", "base:allocation")),
 		  NBD_REP_ERR_INVALID); /* structured replies first */
 	EXPECT_EQ(option_error(fd, NBD_OPT_STRUCTURED_REPLY, NULL, 0), NBD_REP_ACK);
-	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "base:")), NBD_REP_ACK);
-	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "qemu:dirty")), NBD_REP_ACK);
-	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "none", "base:allocation")),
+	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "base:")),
+		  NBD_REP_ACK);
+	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "qemu:dirty")),
+		  NBD_REP_ACK);
+	EXPECT_EQ(option_error(fd, NBD_OPT_SET_META_CONTEXT, b,
+			       meta_data(b, "none", "base:allocation")),
 		  NBD_REP_ERR_UNKNOWN);
 	put_be32(b, 4);
 	memcpy(b + 4, "disk", 4);
 	put_be32(b + 8, 0xffffffff); /* so many queries in no bytes */
 	EXPECT_EQ(option_error(fd, NBD_OPT_LIST_META_CONTEXT, b, 12), NBD_REP_ERR_INVALID);
 	for (unsigned i = 0; i < 2; i++) {
-		put_option(fd, NBD_OPT_LIST_META_CONTEXT, b, meta_data(b, "disk", i ? "base:" : NULL));
+		put_option(fd, NBD_OPT_LIST_META_CONTEXT, b,
+			   meta_data(b, "disk", i ? "base:" : NULL));
 		EXPECT_EQ(get_option(fd, NBD_OPT_LIST_META_CONTEXT, &r), NBD_REP_META_CONTEXT);
 		EXPECT(!memcmp(r.data + 4, "base:allocation", 15));
 		EXPECT_EQ(get_option(fd, NBD_OPT_LIST_META_CONTEXT, &r), NBD_REP_ACK);
@@ -520,7 +528,8 @@ TEST(nbd, refused_requests_leave_the_connection_usable)
 	EXPECT_EQ(simple_write(fd, 0, 0, data, 4096), 0);
 	EXPECT_EQ(simple_write(fd, 1 << 9, 0, data + 1, 4095), NBD_EINVAL); /* unknown flag */
 	EXPECT_EQ(simple_write(fd, 0, 1000000, data, 2), NBD_ENOSPC);
-	EXPECT_EQ(simple_write(fd, 0, 900000, data, 200000), NBD_ENOSPC); /* larger than a receive buffer */
+	EXPECT_EQ(simple_write(fd, 0, 900000, data, 200000),
+		  NBD_ENOSPC); /* larger than a receive buffer */
 	EXPECT_EQ(simple_write(fd, 0, UINT64_MAX, data, 4096), NBD_ENOSPC);
 	EXPECT_EQ(simple_write(fd, 0, 0, data, sizeof(data)), NBD_EINVAL); /* beyond 32 MiB */
 	EXPECT_EQ(simple_write(fd, 0, 0, data, 0), 0);
@@ -547,7 +556,7 @@ TEST(nbd, refused_requests_leave_the_connection_usable)
 
 TEST(nbd, bad_request_magic_closes_at_once)
 {
-	uint8_t b[28] = { 1 };
+	uint8_t b[28] = {1};
 	int fd;
 
 	fixture_start();
@@ -635,15 +644,19 @@ TEST(nbd, trim_zeroes_and_block_status)
 	EXPECT_EQ(simple_write(fd, 0, 0, data, sizeof(data)), 0);
 	EXPECT_EQ(simple(fd, 0, NBD_CMD_TRIM, 100, 4000), 0); /* inwards: nothing */
 	EXPECT_EQ(fx.disk->trims, 0);
-	EXPECT_EQ(simple(fd, 0, NBD_CMD_TRIM, 100, 12000), 0); /* blocks 1 and 2 but for the last bytes */
+	EXPECT_EQ(simple(fd, 0, NBD_CMD_TRIM, 100, 12000),
+		  0); /* blocks 1 and 2 but for the last bytes */
 	EXPECT_EQ(fx.disk->data[4095], 9);
 	EXPECT_EQ(fx.disk->data[4096], 0);
 	EXPECT_EQ(fx.disk->data[8192], 9);
-	EXPECT_EQ(simple(fd, NBD_CMD_NO_HOLE | NBD_CMD_FAST_ZERO, NBD_CMD_WRITE_ZEROES, 16384, 8192), 0);
+	EXPECT_EQ(
+		simple(fd, NBD_CMD_NO_HOLE | NBD_CMD_FAST_ZERO, NBD_CMD_WRITE_ZEROES, 16384, 8192),
+		0);
 	EXPECT_EQ(fx.disk->zeroes, 1);
 	EXPECT_EQ(simple(fd, 0, NBD_CMD_WRITE_ZEROES, 32768, 8192), 0);
 	EXPECT_EQ(fx.disk->trims, 2);
-	EXPECT_EQ(simple(fd, 0, NBD_CMD_WRITE_ZEROES, 1 << 20, 60u << 20), 0); /* beyond the payload limit */
+	EXPECT_EQ(simple(fd, 0, NBD_CMD_WRITE_ZEROES, 1 << 20, 60u << 20),
+		  0); /* beyond the payload limit */
 	put_request(fd, 0, NBD_CMD_BLOCK_STATUS, 5, 0, 1 << 20);
 	c = get_chunk(fd);
 	EXPECT_EQ(c.type, NBD_CHUNK_BLOCK_STATUS);
@@ -691,7 +704,8 @@ TEST(nbd, replies_come_as_requests_end_and_disc_waits_for_them)
 	put_request(fd, 0, NBD_CMD_FLUSH, 3, 0, 0);
 	put_request(fd, 0, NBD_CMD_TRIM, 4, 0, 4096);
 	put_request(fd, 0, NBD_CMD_DISC, 5, 0, 0);
-	EXPECT_EQ(get_simple(fd, 3), 0); /* overtakes what is unanswered: it speaks of answered writes only */
+	EXPECT_EQ(get_simple(fd, 3),
+		  0); /* overtakes what is unanswered: it speaks of answered writes only */
 	harness_await(&fx.h, held_are, &three, "three requests are under way");
 	harness_do(&fx.h, release, NULL);
 	EXPECT_EQ(get_simple(fd, 4), 0);
@@ -713,7 +727,8 @@ TEST(nbd, requests_in_flight_end_after_their_connection)
 	put_all(fd, "abc", 3);
 	harness_await(&fx.h, held_are, &one, "a write is under way");
 	close(fd);
-	fd = open_export("disk", false, false); /* the server has seen the end of the other, or will */
+	fd = open_export("disk", false,
+			 false); /* the server has seen the end of the other, or will */
 	harness_do(&fx.h, release, NULL);
 	harness_do(&fx.h, set_hold, NULL);
 	EXPECT_EQ(simple(fd, 0, NBD_CMD_READ, 0, 3), 0);
@@ -741,7 +756,8 @@ TEST(nbd, a_stop_answers_what_is_in_flight)
 	harness_stop(&fx.h);
 }
 
-/* A stream of mixed requests, written in pieces of random size, with a random bottleneck of memory. */
+/* A stream of mixed requests, written in pieces of random size, with a random bottleneck of memory.
+ */
 static void torrent(uint64_t seed, size_t pool_bytes)
 {
 	enum { AREA = 8 << 20, COUNT = 400 };
@@ -828,7 +844,7 @@ TEST(nbd, slow_readers_cost_a_bounded_amount_of_memory)
 
 TEST(nbd, limits_of_connections)
 {
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	int fd[6];
 
 	fixture_begin();
@@ -869,7 +885,7 @@ static void try_second(void *arg)
 
 TEST(nbd, sockets_are_replaced_only_when_nobody_listens)
 {
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	fixture_begin();
@@ -889,7 +905,7 @@ TEST(nbd, sockets_are_replaced_only_when_nobody_listens)
 
 static void tls_wait(int fd, int want)
 {
-	struct pollfd p = { .fd = fd, .events = want == TLS_WANT_WRITE ? POLLOUT : POLLIN };
+	struct pollfd p = {.fd = fd, .events = want == TLS_WANT_WRITE ? POLLOUT : POLLIN};
 
 	EXPECT(poll(&p, 1, 10000) == 1);
 }
@@ -990,7 +1006,8 @@ TEST(nbd_tls, what_was_said_in_the_clear_is_forgotten)
 	EXPECT_EQ(option_error(fd, NBD_OPT_STARTTLS, NULL, 0), NBD_REP_ACK);
 	handshake(fd);
 	EXPECT_EQ(tls_option(fd, NBD_OPT_STARTTLS, NULL, 0), NBD_REP_ERR_INVALID);
-	EXPECT_EQ(tls_option(fd, NBD_OPT_SET_META_CONTEXT, b, meta_data(b, "disk", "base:allocation")),
+	EXPECT_EQ(tls_option(fd, NBD_OPT_SET_META_CONTEXT, b,
+			     meta_data(b, "disk", "base:allocation")),
 		  NBD_REP_ERR_INVALID); /* structured replies are no longer agreed */
 	EXPECT_EQ(tls_option(fd, NBD_OPT_GO, b, go_data(b, "disk", 0)), NBD_REP_INFO);
 	tls_get(fd, b, 20 + 14 + 20); /* block sizes, ACK */
@@ -1041,7 +1058,7 @@ TEST(nbd_tls, bytes_smuggled_behind_starttls_end_the_connection)
 
 TEST(nbd_tls, a_server_that_requires_tls_answers_nothing_else)
 {
-	struct nbd_negotiation n = { .tls_offered = true, .tls_required = true, .greeted = true };
+	struct nbd_negotiation n = {.tls_offered = true, .tls_required = true, .greeted = true};
 	struct writer out = writer_init_heap();
 	uint8_t b[16];
 	size_t used;

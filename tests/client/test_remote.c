@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libashlar and ashlar-client over the real wire protocol and TLS, against a node in RAM that drops
- * connections and damages answers. argv[1] of the program may be a test's name; ASHLAR_CLIENT names the
- * daemon's binary. */
+ * connections and damages answers. argv[1] of the program may be a test's name; ASHLAR_CLIENT names
+ * the daemon's binary. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,8 @@ static void fixture_start(void)
 	harness_start(&fx.h);
 	harness_do(&fx.h, node_start, NULL);
 	/* The first address does not answer: the second is found. */
-	snprintf(fx.connect, sizeof(fx.connect), "127.0.0.1:1,127.0.0.1:%u", listener_port(fx.node.listener));
+	snprintf(fx.connect, sizeof(fx.connect), "127.0.0.1:1,127.0.0.1:%u",
+		 listener_port(fx.node.listener));
 }
 
 static void fixture_stop(void)
@@ -61,8 +62,12 @@ static void fixture_stop(void)
 
 static struct ashlar *connect_to(int plain)
 {
-	struct ashlar_options o = { .struct_size = sizeof(o), .connect = fx.connect, .cert = fx.files.client_cert,
-				    .key = fx.files.client_key, .ca = fx.files.ca, .plain_data = plain };
+	struct ashlar_options o = {.struct_size = sizeof(o),
+				   .connect = fx.connect,
+				   .cert = fx.files.client_cert,
+				   .key = fx.files.client_key,
+				   .ca = fx.files.ca,
+				   .plain_data = plain};
 	struct ashlar *a;
 
 	EXPECT_OK(ashlar_connect(&o, &a));
@@ -97,7 +102,8 @@ static void random_io(struct ashlar_volume *v, unsigned count, uint64_t seed)
 			EXPECT_OK(ashlar_read(v, off, got, len));
 			EXPECT_MEM(got, shadow + off, len);
 		} else if (rng_chance(&r, 0.2)) {
-			EXPECT_OK(rng_chance(&r, 0.5) ? ashlar_trim(v, off, len) : ashlar_zeroes(v, off, len));
+			EXPECT_OK(rng_chance(&r, 0.5) ? ashlar_trim(v, off, len)
+						      : ashlar_zeroes(v, off, len));
 			memset(shadow + off, 0, len);
 		} else {
 			rng_fill(&r, shadow + off, len);
@@ -222,7 +228,7 @@ static bool async_all(void *arg)
 TEST(remote, goes_on_without_its_control_connection_and_gets_it_back)
 {
 	static uint8_t data[64][4096];
-	struct waiting w = { .left = 64 };
+	struct waiting w = {.left = 64};
 	struct ashlar_volume *v;
 	struct ashlar *a;
 
@@ -243,8 +249,10 @@ TEST(remote, goes_on_without_its_control_connection_and_gets_it_back)
 
 TEST(remote, connecting_to_nobody_ends_in_time)
 {
-	struct ashlar_options o = { .struct_size = sizeof(o), .connect = "127.0.0.1:1", .connect_timeout_ms = 200,
-				    .cluster = "11111111-2222-3333-4444-555555555555" };
+	struct ashlar_options o = {.struct_size = sizeof(o),
+				   .connect = "127.0.0.1:1",
+				   .connect_timeout_ms = 200,
+				   .cluster = "11111111-2222-3333-4444-555555555555"};
 	struct ashlar *a;
 
 	log_set_level(LOG_ERROR);
@@ -261,9 +269,9 @@ static pid_t spawn_client(const char *binary, const char *sock, const char *pid_
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		execl(binary, binary, "--connect", fx.connect, "--cert", fx.files.client_cert, "--key",
-		      fx.files.client_key, "--ca", fx.files.ca, "--nbd-unix", sock, "--pid-file", pid_file,
-		      "--log-level", "warn", NULL);
+		execl(binary, binary, "--connect", fx.connect, "--cert", fx.files.client_cert,
+		      "--key", fx.files.client_key, "--ca", fx.files.ca, "--nbd-unix", sock,
+		      "--pid-file", pid_file, "--log-level", "warn", NULL);
 		_exit(127);
 	}
 	return pid;
@@ -289,7 +297,8 @@ TEST(remote, daemon_serves_nbd)
 	pid = spawn_client(binary, sock, pid_file);
 	harness_await(&fx.h, file_exists, pid_file, "the daemon serves");
 	snprintf(cmd, sizeof(cmd),
-		 "qemu-io -f raw -c 'write -P 0x5a 1M 3M' -c 'write -P 1 512 512' -c 'discard 2M 64k' -c flush "
+		 "qemu-io -f raw -c 'write -P 0x5a 1M 3M' -c 'write -P 1 512 512' -c 'discard 2M "
+		 "64k' -c flush "
 		 "-c 'read -P 0x5a 1M 1M' -c 'read -P 0 2M 64k' -c 'read -P 1 512 512' "
 		 "'nbd+unix:///disk?socket=%s' >/dev/null",
 		 sock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Splitting, routing, retrying, attaching: the client over an executor that answers as it is told to.
- * The executor keeps the cluster's side of the retry rule and checks the client's side of it. */
+/* Splitting, routing, retrying, attaching: the client over an executor that answers as it is told
+ * to. The executor keeps the cluster's side of the retry rule and checks the client's side of it.
+ */
 #include <pthread.h>
 
 #include "client/client.h"
@@ -9,23 +10,23 @@
 #include "tests/client/harness.h"
 #include "tests/lib/test.h"
 
-#define SIZE (300ull << 20)
+#define SIZE        (300ull << 20)
 #define OBJECT_SIZE (64ull << 20)
-#define STRIPES 2u
-#define OBJECTS 6u
-#define WINDOW_MAX 256u /* what replicas remember */
+#define STRIPES     2u
+#define OBJECTS     6u
+#define WINDOW_MAX  256u /* what replicas remember */
 
 struct executor {
 	uint8_t *data[OBJECTS];
 	uint64_t low_water[OBJECTS], highest[OBJECTS];
 	uint8_t applied[OBJECTS][65536]; /* by request number */
-	struct list pending;		 /* io_exec */
+	struct list pending;             /* io_exec */
 	unsigned pending_count;
 	bool sync, hold;
 	struct timer timer;
 	struct rng rng;
 	/* orders */
-	uint8_t always;	 /* status given to everything */
+	uint8_t always;  /* status given to everything */
 	unsigned refuse; /* so many requests get always */
 	double refuse_chance;
 	unsigned executed, trims, zeroes, reads_attached, seen_max;
@@ -118,7 +119,7 @@ static void ex_answer(struct fixture *f, struct io_exec *io)
 	io->reply->status = IO_OK;
 	io->reply->epoch = ex->min_epoch;
 	io->reply->extent_count = 0;
-	io->data = (struct slice){ 0 };
+	io->data = (struct slice){0};
 	if (writes)
 		ex_check_write(ex, io);
 	if (q->epoch < ex->min_epoch) {
@@ -126,7 +127,8 @@ static void ex_answer(struct fixture *f, struct io_exec *io)
 		return;
 	}
 	if (refuse) {
-		static const uint8_t kinds[] = { IO_RETRY, IO_NOT_PRIMARY, IO_INCOMPLETE, IO_STALE_EPOCH };
+		static const uint8_t kinds[] = {IO_RETRY, IO_NOT_PRIMARY, IO_INCOMPLETE,
+						IO_STALE_EPOCH};
 
 		if (ex->refuse)
 			ex->refuse--;
@@ -143,7 +145,7 @@ static void ex_answer(struct fixture *f, struct io_exec *io)
 		struct buf *b = buf_heap(q->length);
 
 		memcpy(b->data, ex->data[i] + q->offset, q->length);
-		io->data = (struct slice){ b, b->data, q->length };
+		io->data = (struct slice){b, b->data, q->length};
 	} else {
 		uint32_t left = q->length;
 
@@ -151,7 +153,7 @@ static void ex_answer(struct fixture *f, struct io_exec *io)
 			uint32_t n = MIN(left, 65536u);
 
 			io->reply->extents[io->reply->extent_count++] =
-				(struct io_extent){ n, (q->offset >> 20) & 1 ? 3 : 0 };
+				(struct io_extent){n, (q->offset >> 20) & 1 ? 3 : 0};
 			left -= n;
 		}
 	}
@@ -199,7 +201,8 @@ static int hook_local(void *ctx, struct io_exec *io, struct wait *w)
 	return PENDING;
 }
 
-static int hook_propose(void *ctx, const struct command *cmd, struct command_result *result, struct wait *w)
+static int hook_propose(void *ctx, const struct command *cmd, struct command_result *result,
+			struct wait *w)
 {
 	struct fixture *f = ctx;
 
@@ -231,7 +234,7 @@ static int hook_propose(void *ctx, const struct command *cmd, struct command_res
 	return 0;
 }
 
-static const struct client_hooks hooks = { .local = hook_local, .propose = hook_propose };
+static const struct client_hooks hooks = {.local = hook_local, .propose = hook_propose};
 
 /* ---- Fixture ---- */
 
@@ -266,16 +269,24 @@ static void make_map(struct map *m)
 
 		o->epoch = 1;
 		o->member_count = 2;
-		o->member[0] = (struct map_member){ .group = 1, .group_incarnation = 1, .gen = 1, .in = true };
-		o->member[1] = (struct map_member){ .group = 2, .group_incarnation = 1, .gen = 1, .in = true };
+		o->member[0] = (struct map_member){
+			.group = 1, .group_incarnation = 1, .gen = 1, .in = true};
+		o->member[1] = (struct map_member){
+			.group = 2, .group_incarnation = 1, .gen = 1, .in = true};
 	}
 }
 
 static void start(void *arg)
 {
 	struct fixture *f = arg;
-	struct client_config cfg = { .loop = f->h.loop, .pool = f->pool, .map = &f->map, .node = 1,
-				     .holder = "client:test", .ops = f->ops, .hooks = &hooks, .ctx = f };
+	struct client_config cfg = {.loop = f->h.loop,
+				    .pool = f->pool,
+				    .map = &f->map,
+				    .node = 1,
+				    .holder = "client:test",
+				    .ops = f->ops,
+				    .hooks = &hooks,
+				    .ctx = f};
 
 	f->client = client_create(&cfg);
 	list_init(&f->ex.pending);
@@ -379,13 +390,18 @@ static void io_submit(void *arg)
 	t->rc = rc;
 }
 
-static void io_prepare(struct test_io *t, struct fixture *f, uint8_t kind, uint64_t off, uint64_t len)
+static void io_prepare(struct test_io *t, struct fixture *f, uint8_t kind, uint64_t off,
+		       uint64_t len)
 {
 	memset(t, 0, sizeof(*t));
 	t->f = f;
-	t->io = (struct volume_io){ .kind = kind, .offset = off, .length = len, .slices = t->slices,
-				    .slices_max = ARRAY_LEN(t->slices), .extents = t->extents,
-				    .extents_max = ARRAY_LEN(t->extents) };
+	t->io = (struct volume_io){.kind = kind,
+				   .offset = off,
+				   .length = len,
+				   .slices = t->slices,
+				   .slices_max = ARRAY_LEN(t->slices),
+				   .extents = t->extents,
+				   .extents_max = ARRAY_LEN(t->extents)};
 }
 
 static bool io_is_done(void *arg)
@@ -421,7 +437,7 @@ static void give_payload(struct test_io *t, struct rng *r, const uint8_t *data, 
 			n = len - done;
 		b = buf_heap(n);
 		memcpy(b->data, data + done, n);
-		t->slices[t->io.slice_count++] = (struct slice){ b, b->data, n };
+		t->slices[t->io.slice_count++] = (struct slice){b, b->data, n};
 		done += n;
 	}
 }
@@ -471,7 +487,8 @@ static int read_bytes_at(struct fixture *f, uint64_t off, void *data, uint32_t l
 
 /* ---- Tests ---- */
 
-/* Random requests against a shadow copy, with an executor that reorders, refuses and applies twice. */
+/* Random requests against a shadow copy, with an executor that reorders, refuses and applies twice.
+ */
 static void random_run(struct fixture *f, unsigned count, uint64_t seed)
 {
 	uint8_t *shadow = xcalloc(1, SIZE), *got = xmalloc(6u << 20);
@@ -492,7 +509,8 @@ static void random_run(struct fixture *f, unsigned count, uint64_t seed)
 			EXPECT_MEM(got, shadow + off, len);
 			break;
 		case 1:
-			EXPECT_OK(simple_io(f, rng_chance(&r, 0.5) ? IO_TRIM : IO_ZEROES, off, len));
+			EXPECT_OK(
+				simple_io(f, rng_chance(&r, 0.5) ? IO_TRIM : IO_ZEROES, off, len));
 			memset(shadow + off, 0, len);
 			break;
 		default:
@@ -543,7 +561,7 @@ TEST(volume, a_few_parts_are_enough)
 TEST(volume, attaches_at_the_first_write_and_detaches_at_the_last_close)
 {
 	struct fixture *f = fixture_make(64);
-	uint8_t data[8192] = { 1 };
+	uint8_t data[8192] = {1};
 	struct test_io a, b;
 	struct rng r;
 
@@ -577,7 +595,7 @@ TEST(volume, attaches_at_the_first_write_and_detaches_at_the_last_close)
 TEST(volume, a_held_volume_says_who_has_it_and_is_asked_again_later)
 {
 	struct fixture *f = fixture_make(64);
-	uint8_t data[4096] = { 0 };
+	uint8_t data[4096] = {0};
 
 	f->attach_code = -ERR_HELD;
 	EXPECT_RC(write_bytes_at(f, 0, data, sizeof(data)), -ERR_HELD);
@@ -592,7 +610,7 @@ TEST(volume, a_held_volume_says_who_has_it_and_is_asked_again_later)
 TEST(volume, an_attach_without_a_leader_is_repeated)
 {
 	struct fixture *f = fixture_make(64);
-	uint8_t data[4096] = { 0 };
+	uint8_t data[4096] = {0};
 
 	f->propose_rc = -ERR_NO_LEADER;
 	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
@@ -603,7 +621,7 @@ TEST(volume, an_attach_without_a_leader_is_repeated)
 TEST(volume, fenced_by_a_reply_means_no_write_ever_again)
 {
 	struct fixture *f = fixture_make(64);
-	uint8_t data[4096] = { 0 };
+	uint8_t data[4096] = {0};
 	unsigned executed;
 
 	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
@@ -633,7 +651,7 @@ static void revoke(void *arg)
 TEST(volume, fenced_by_the_map_means_no_write_ever_again)
 {
 	struct fixture *f = fixture_make(64);
-	uint8_t data[4096] = { 0 };
+	uint8_t data[4096] = {0};
 
 	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
 	harness_do(&f->h, revoke, f);
@@ -673,7 +691,8 @@ TEST(volume, a_map_delta_sends_a_waiting_retry_at_once)
 	harness_await(&f->h, io_is_done, &t, "read");
 	EXPECT_OK(t.rc);
 	EXPECT_EQ(f->ex.executed, 2);
-	EXPECT(loop_mono_us(f->h.loop) - began < 45000); /* sooner than the 50 ms of a blind retry */
+	EXPECT(loop_mono_us(f->h.loop) - began <
+	       45000); /* sooner than the 50 ms of a blind retry */
 	harness_do(&f->h, drop_slices, &t);
 	fixture_free(f);
 }
@@ -774,7 +793,7 @@ TEST(volume, unanswered_writes_of_an_object_stay_within_the_window)
 	enum { N = 400 };
 	struct fixture *f = fixture_make(1024);
 	struct test_io *t = xcalloc(N, sizeof(*t));
-	uint8_t data[4096] = { 3 };
+	uint8_t data[4096] = {3};
 	struct rng r;
 
 	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
@@ -837,7 +856,7 @@ TEST(volume, limits_are_errors_without_a_message)
 
 static void errors(struct fixture *f, uint8_t status, int rc)
 {
-	uint8_t data[4096] = { 0 };
+	uint8_t data[4096] = {0};
 
 	f->ex.always = status;
 	f->ex.refuse = 1;
