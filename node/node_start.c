@@ -121,6 +121,7 @@ static int propose_init(struct node_start *st)
 	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", n->identity.number);
 	snprintf(cmd.init.name, sizeof(cmd.init.name), "%s", n->identity.cluster_name);
 	birth_node_record(&n->config, &n->identity, &cmd.init.node);
+	cmd.init.node.incarnation = 0; /* registration follows, by compare-and-swap */
 	return control_propose(n->control, &st->propose, &cmd, PROPOSE_DEADLINE_MS, &st->wait);
 }
 

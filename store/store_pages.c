@@ -37,16 +37,6 @@ struct pages_op {
 	unsigned base_count;
 };
 
-uint64_t store_fold_term(uint32_t page, struct version v)
-{
-	uint8_t b[16];
-
-	put_le32(b, page);
-	put_le32(b + 4, v.tenure);
-	put_le64(b + 8, v.seq);
-	return hash_xxh3(b, sizeof(b), 0);
-}
-
 static bool in_region(struct pages_op *p, uint32_t page)
 {
 	return tier_region_mask(p->shard->store->tier, p->shard->index, p->object->id, page / REGION_PAGES) >>
@@ -134,10 +124,17 @@ static int pages_run(struct pages_op *p, int rc)
 	for (;;) {
 		if (rc == PENDING)
 			return rc;
-		if (rc < 0)
+		if (rc == -ERR_CORRUPT && p->asked) {
+			memset(&p->get.out, 0, sizeof(p->get.out));
+			p->must_exist = true;
+			if (p->kind == PAGES_VERSIONS)
+				p->lost |= 1ull << (p->next - p->first);
+			p->next++; /* its fold stays unknown, its blocks damaged */
+		} else if (rc < 0) {
 			return rc;
-		if (p->asked)
+		} else if (p->asked) {
 			got(p, p->next++);
+		}
 		p->asked = false;
 		while (p->next < p->first + p->count && !wants(p, p->next))
 			p->next++;
