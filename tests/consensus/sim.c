@@ -561,7 +561,7 @@ static void format_disk(struct sim *s, struct sim_node *n)
 		snprintf(address, sizeof(address), "%u", i + 1);
 		CHECK(raft_configuration_add(&conf, i + 1, address, RAFT_VOTER) == 0);
 	}
-	CHECK(raft_configuration_encode(&conf, &buf) == 0);
+	CHECK(configuration_encode(&conf, &buf) == 0);
 	e.data = buf.base;
 	e.len = buf.len;
 	n->disk.disk.ops->bootstrap(&n->disk.disk, &e);
