@@ -150,6 +150,13 @@ TEST(tier, replayed_and_foreign_records_change_nothing)
 	h_batch_open_page(b, 0, 3)->version = v;
 	h_batch_block(b, 4, 4003);
 	EXPECT_OK(h_batch_run(b));
+	EXPECT_EQ(m->page[0][3].seed[4], 4001);
+	/* An older one. */
+	b = h_batch_new(&h, m, 0);
+	h_batch_open_page(b, 0, 3)->version = (struct version){ v.tenure, v.seq - 1 };
+	h_batch_block(b, 5, 4003);
+	EXPECT_OK(h_batch_run(b));
+	EXPECT_EQ(m->page[0][3].seed[5], 0);
 	/* Another replica generation. */
 	b = h_batch_new(&h, m, 0);
 	h_batch_open_page(b, 0, 3)->gen = 9;
