@@ -65,7 +65,7 @@ static void note_completion(void)
 {
 	uint64_t now = now_ns(), before = atomic_exchange(&last_completion, now), gap;
 
-	gap = now > before ? now - before : 0;
+	gap = before && now > before ? now - before : 0;
 	for (uint64_t g = atomic_load(&longest_gap); gap > g;)
 		if (atomic_compare_exchange_weak(&longest_gap, &g, gap))
 			break;
@@ -343,6 +343,7 @@ int main(int argc, char **argv)
 	printf("history: started\n");
 	fflush(stdout);
 	atomic_store(&last_completion, now_ns());
+	atomic_store(&longest_gap, 0);
 	for (unsigned i = 0; i < client_count; i++)
 		pthread_create(&clients[i].thread, NULL, client_run, &clients[i]);
 	end = now_ns() + (uint64_t)(seconds * 1e9);
