@@ -181,8 +181,8 @@ static void ensure_store(struct object *o)
 
 	if (o->creating || o->group->failed)
 		return;
-	if (o->store && o->gen == gen)
-		return;
+	if (o->store && o->gen >= gen)
+		return; /* a generation of the future: this map is older than our disk */
 	o->gen = gen;
 	o->store = store_object_find(o->group->store, o->r->shard, o->id, gen);
 	if (o->store) {
@@ -210,7 +210,8 @@ static void deleted(struct wait *w, int rc)
 }
 
 /* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more and
- * there are all copies without it. */
+ * there are all copies without it. A map that is older than the replica (it was placed at epoch `gen`)
+ * says nothing: a process that starts sees old maps first. */
 static void purge(struct object *o)
 {
 	const struct map *m = o->r->map;
@@ -220,7 +221,7 @@ static void purge(struct object *o)
 	bool gone = !v && m->next_volume > object_volume(o->id);
 
 	if (c && o->me < 0)
-		gone = map_in_count(c) >= v->copies;
+		gone = map_in_count(c) >= v->copies && c->epoch >= o->gen;
 	if (!gone || !o->store || o->refs || o->primary || (c && o->me >= 0))
 		return;
 	d = xcalloc(1, sizeof(*d));
@@ -268,7 +269,8 @@ static void object_apply(struct object *o)
 	ensure_store(o);
 	if (p)
 		primary_reconfigure(p);
-	else if (object_is_primary(o) && o->store && o->config.tenure > o->seen &&
+	else if (object_is_primary(o) && o->store && o->gen == o->config.member[o->me].gen &&
+		 o->config.tenure > o->seen &&
 		 o->config.tenure > o->stopped && !o->group->failed && !store_is_damaged(o->store) && !o->diverged)
 		primary_start(o);
 }
@@ -281,7 +283,8 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	const struct map_member *pm = &c->member[c->primary];
 	const struct map_group *g;
 
-	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store || o->diverged || o->resigning ||
+	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store || o->gen != c->member[o->me].gen ||
+	    o->diverged || o->resigning ||
 	    o->group->failed || store_is_damaged(o->store))
 		return false;
 	if (c->primary == o->me) /* an earlier incarnation of this process, or a tenure that was stopped */

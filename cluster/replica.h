@@ -58,7 +58,8 @@ void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t
 void replicator_map_done(struct replicator *r);
 
 /* Streams: up when HELLO/WELCOME are through (the conn's callbacks belong to the caller, who passes
- * frames on); down with why: -ECONNREFUSED when a reconnect was refused, else the loss's reason. */
+ * frames on); down with why: -ECONNREFUSED when a reconnect was refused, else the loss's reason. One
+ * connection per stream at a time: one that was replaced reports nothing more, no frame and no end. */
 void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnation, uint16_t stream,
 			  struct conn *c);
 void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream, int reason);

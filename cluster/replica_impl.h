@@ -87,7 +87,7 @@ struct session {
 	struct list acks;    /* struct inbound that owe an ACK */
 	bool credits_changed;
 	uint64_t unacked_bytes;
-	uint16_t fill; /* the peer's log */
+	uint16_t fill, fill_told; /* the peer's log; ours, as the peer heard last */
 	uint32_t destage_rate;
 	struct credit theirs[SESSION_CREDITS]; /* windows the peer gave */
 	struct credit ours[SESSION_CREDITS];   /* windows this node gave the peer */

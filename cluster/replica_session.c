@@ -280,6 +280,19 @@ void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
 
 /* ---- Acknowledgements: one frame per session and turn -------------------------------------------- */
 
+static uint16_t log_fill(struct replicator *r, uint32_t *rate)
+{
+	struct group *g;
+	uint16_t fill = 0;
+
+	*rate = UINT32_MAX;
+	list_for_each(g, &r->groups, link) {
+		fill = MAX(fill, g->fill);
+		*rate = MIN(*rate, g->destage_rate);
+	}
+	return fill;
+}
+
 static void send_acks(struct session *s)
 {
 	static _Thread_local struct msg_ack m;
@@ -288,8 +301,7 @@ static void send_acks(struct session *s)
 	struct list *n;
 
 	m.entry_count = m.credit_count = 0;
-	m.fill = 0;
-	m.destage_rate = UINT32_MAX;
+	m.fill = s->fill_told = log_fill(s->r, &m.destage_rate);
 	while (m.entry_count < MSG_ACK_ENTRIES_MAX && (n = list_pop_front(&s->acks))) {
 		struct inbound *in = list_entry(n, struct inbound, ack_link);
 		struct object *o = container_of(in, struct object, in);
@@ -300,10 +312,6 @@ static void send_acks(struct session *s)
 			.copies = in->copies,
 			.bytes = in->bytes,
 		};
-		if (o->group) {
-			m.fill = MAX(m.fill, o->group->fill);
-			m.destage_rate = MIN(m.destage_rate, o->group->destage_rate);
-		}
 	}
 	for (unsigned i = 0; i < s->our_count && s->credits_changed; i++)
 		m.credits[m.credit_count++] = (struct msg_credit){ .group = s->ours[i].group,
@@ -572,8 +580,15 @@ void session_tick(struct replicator *r, uint64_t now)
 {
 	struct session *s, *tmp;
 	struct member *m;
+	uint32_t rate;
+	uint16_t fill = log_fill(r, &rate);
 
 	list_for_each(s, &r->sessions, link) {
+		/* Peers that hold back because of our log hear that it has room again. */
+		if (fill + 500 < s->fill_told || fill > s->fill_told + 500) {
+			s->credits_changed = true;
+			replica_arm(r);
+		}
 		uint32_t every = now - s->used_us < USED_US ? r->times->beacon_ms : r->times->beacon_idle_ms;
 
 		/* half a tick early rather than half a tick late */

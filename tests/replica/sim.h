@@ -102,6 +102,7 @@ void sim_net_block(unsigned from, unsigned to, bool on);
 void sim_net_reset(unsigned a, unsigned b);
 void sim_net_end(void);
 bool sim_net_connected(unsigned a, unsigned b);
+void sim_net_describe(char *text, size_t size);
 
 /* sim_store.c */
 struct store *sim_store_create(uint16_t group, uint32_t group_incarnation);

@@ -55,7 +55,7 @@ static void apply_bytes(void *arg)
 	uint64_t version = state_map(sim.state)->version;
 
 	state_apply(sim.state, ++sim.index, w->data, w->len, &result, no_change, NULL);
-	if (result.code)
+	if (result.code && !strstr(result.text, "registered"))
 		sim_trace("command refused: %s", result.text);
 	state_delta(sim.state, version, &d);
 	if (sim.delta_count == sim.delta_cap) {
@@ -622,5 +622,7 @@ const char *sim_describe(void)
 			replicator_ops(sim.proc[n].r, tell_op, &t);
 	}
 	sim_clients_describe(text + at, sizeof(text) - at);
+	at = strlen(text);
+	sim_net_describe(text + at, sizeof(text) - at);
 	return text;
 }

@@ -4,13 +4,13 @@
  * a reset loses what is under way; a host without power says nothing at all. */
 #include "tests/replica/sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define STALL_LIMIT_US 5000000u
 
 struct message {
 	struct list link;
-	struct conn *to;
 	uint16_t opcode;
 	bool close;
 	uint8_t *body;
@@ -26,84 +26,106 @@ struct conn {
 	unsigned node, peer_node;
 	uint32_t peer_incarnation;
 	bool closed, up, gone; /* gone: nobody will touch it any more on this side */
-	struct list held;      /* messages to this end that a stall keeps back */
+	struct list queue;     /* messages to this end, in order; each has an arrival event */
+	unsigned held;	       /* arrivals that a stall keeps back */
 	uint64_t arrive_us, held_us;
 	unsigned refs;
 };
 
 static struct list conns = LIST_INIT(conns);
 
-static void conn_put(struct conn *c)
-{
-	if (--c->refs)
-		return;
-	list_del(&c->link);
-	free(c);
-}
-
 static void message_free(struct message *m)
 {
-	conn_put(m->to);
 	free(m->body);
 	free(m->payload);
 	free(m);
 }
 
-static void message_drop(void *arg)
+static void conn_put(struct conn *c)
 {
-	message_free(arg);
+	struct list *n;
+
+	if (--c->refs)
+		return;
+	while ((n = list_pop_front(&c->queue)))
+		message_free(list_entry(n, struct message, link));
+	list_del(&c->link);
+	free(c);
+}
+
+static void conn_drop(void *arg)
+{
+	conn_put(arg);
+}
+
+/* As the owner of streams does: a connection that was replaced says nothing more. */
+static bool is_current(const struct conn *c)
+{
+	struct session *s = c->proc->r->peers[c->peer_node].stream[0];
+
+	return s && s->conn == c;
 }
 
 static void end_down(struct conn *c, int reason)
 {
-	if (!c->up || c->gone)
+	if (c->gone)
 		return;
 	c->gone = true;
 	c->closed = true;
-	if (c->proc->alive && c->proc->life == c->life && !c->proc->dying)
+	if (c->up && c->proc->alive && c->proc->life == c->life && !c->proc->dying && is_current(c))
 		replicator_stream_down(c->proc->r, (uint16_t)c->peer_node, 0, reason);
+}
+
+static void deliver(struct conn *c, struct message *m)
+{
+	struct frame f = { .opcode = m->opcode, .body = m->body, .body_len = m->body_len };
+
+	if (m->close) {
+		end_down(c, -ERR_CLOSED);
+		return;
+	}
+	if (c->closed || !c->up || !is_current(c))
+		return;
+	if (m->payload_len) {
+		struct buf *b = buf_heap(m->payload_len);
+
+		memcpy(b->data, m->payload, m->payload_len);
+		f.payload = (struct slice){ .buf = b, .data = b->data, .len = m->payload_len };
+	}
+	replicator_frame(c->proc->r, (uint16_t)c->peer_node, 0, &f);
+	slice_unref(&f.payload);
 }
 
 static void arrive(void *arg)
 {
-	struct message *m = arg;
-	struct conn *c = m->to;
-	struct frame f = { .opcode = m->opcode, .body = m->body, .body_len = m->body_len };
+	struct conn *c = arg;
+	struct message *m;
 
-	if (c->gone || (c->closed && !m->close)) {
-		message_free(m);
-		return;
-	}
-	if (sim.blocked[c->peer_node][c->node] || !list_empty(&c->held)) {
-		if (list_empty(&c->held))
+	if (sim.blocked[c->peer_node][c->node] && !c->gone) {
+		if (!c->held++)
 			c->held_us = sim.now_us;
-		list_push_back(&c->held, &m->link);
 		return;
 	}
-	if (m->close) {
-		end_down(c, -ERR_CLOSED);
-	} else if (c->up) {
-		if (m->payload_len) {
-			struct buf *b = buf_heap(m->payload_len);
-
-			memcpy(b->data, m->payload, m->payload_len);
-			f.payload = (struct slice){ .buf = b, .data = b->data, .len = m->payload_len };
-		}
-		replicator_frame(c->proc->r, (uint16_t)c->peer_node, 0, &f);
-		slice_unref(&f.payload);
-	}
+	m = list_entry(list_pop_front(&c->queue), struct message, link);
+	if (!c->gone)
+		deliver(c, m);
 	message_free(m);
+	conn_put(c);
+}
+
+static void arrival(struct conn *to, uint64_t at)
+{
+	to->arrive_us = at = MAX(at, to->arrive_us);
+	sim_at(at - sim.now_us, to->proc, arrive, conn_drop, to);
 }
 
 static void send(struct conn *to, struct message *m)
 {
-	uint64_t delay = sim_chance(0.02) ? sim_rand(1000, 20000) : sim_rand(50, 600), at = sim.now_us + delay;
+	uint64_t delay = sim_chance(0.02) ? sim_rand(1000, 20000) : sim_rand(50, 600);
 
-	m->to = to;
 	to->refs++;
-	list_init(&m->link);
-	to->arrive_us = at = MAX(at, to->arrive_us);
-	sim_at(at - sim.now_us, to->proc, arrive, message_drop, m);
+	list_push_back(&to->queue, &m->link);
+	arrival(to, sim.now_us + delay);
 }
 
 void conn_send(struct conn *c, uint16_t opcode, uint64_t id, const void *body, uint32_t body_len,
@@ -135,18 +157,13 @@ static void closed_event(void *arg)
 	conn_put(c);
 }
 
-static void closed_drop(void *arg)
-{
-	conn_put(arg);
-}
-
 static void close_end(struct conn *c)
 {
 	if (c->closed)
 		return;
 	c->closed = true;
 	c->refs++;
-	sim_at(0, c->proc, closed_event, closed_drop, c);
+	sim_at(0, c->proc, closed_event, conn_drop, c);
 }
 
 void conn_close(struct conn *c, int reason)
@@ -187,7 +204,7 @@ static struct conn *end_make(struct sim_proc *p, struct sim_proc *peer)
 	c->peer_node = peer->node;
 	c->peer_incarnation = peer->incarnation;
 	c->refs = 2; /* its own, and the up event's */
-	list_init(&c->held);
+	list_init(&c->queue);
 	list_push_back(&conns, &c->link);
 	return c;
 }
@@ -201,8 +218,8 @@ static void pair_make(struct sim_proc *a, struct sim_proc *b)
 	y->peer = x;
 	/* each side may speak only once both know of each other: messages arrive after `up` */
 	x->arrive_us = y->arrive_us = sim.now_us + t + 500;
-	sim_at(t, a, up_event, closed_drop, x);
-	sim_at(t + sim_rand(0, 400), b, up_event, closed_drop, y);
+	sim_at(t, a, up_event, conn_drop, x);
+	sim_at(t + sim_rand(0, 400), b, up_event, conn_drop, y);
 }
 
 static bool has_pair(unsigned a, unsigned b)
@@ -217,6 +234,13 @@ static bool has_pair(unsigned a, unsigned b)
 }
 
 bool sim_net_connected(unsigned a, unsigned b) { return has_pair(a, b) && has_pair(b, a); }
+
+/* Arrivals that a stall keeps back hold references. */
+static void let_go(struct conn *c)
+{
+	for (; c->held; c->held--)
+		c->refs--;
+}
 
 static void refused(void *arg)
 {
@@ -233,7 +257,7 @@ static void dial(void *arg)
 	list_for_each_safe(c, tmp, &conns, link) {
 		bool own_life = c->proc->alive && c->life == c->proc->life;
 
-		if (!list_empty(&c->held) && sim.now_us - c->held_us > STALL_LIMIT_US && !c->closed) {
+		if (c->held && sim.now_us - c->held_us > STALL_LIMIT_US && !c->closed) {
 			close_end(c);
 			if (c->peer)
 				close_end(c->peer);
@@ -250,11 +274,9 @@ static void dial(void *arg)
 
 		if (!p || !c->gone || !p->gone)
 			continue;
-		while (!list_empty(&c->held))
-			message_free(list_entry(list_pop_front(&c->held), struct message, link));
-		while (!list_empty(&p->held))
-			message_free(list_entry(list_pop_front(&p->held), struct message, link));
 		c->peer = p->peer = NULL;
+		let_go(c);
+		let_go(p);
 		c->refs++;
 		if (tmp == p)
 			tmp = list_entry(tmp->link.next, struct conn, link);
@@ -318,18 +340,10 @@ void sim_net_block(unsigned from, unsigned to, bool on)
 	if (on)
 		return;
 	list_for_each(c, &conns, link) {
-		struct list held = LIST_INIT(held), *n;
-
 		if (c->node != to || c->peer_node != from)
 			continue;
-		list_splice_back(&held, &c->held);
-		while ((n = list_pop_front(&held))) {
-			struct message *m = list_entry(n, struct message, link);
-
-			/* in order: they were the first to arrive */
-			c->arrive_us = MAX(c->arrive_us, sim.now_us + sim_rand(50, 300));
-			sim_at(c->arrive_us - sim.now_us, c->proc, arrive, message_drop, m);
-		}
+		for (; c->held; c->held--)
+			arrival(c, sim.now_us + sim_rand(50, 300));
 	}
 }
 
@@ -349,11 +363,24 @@ void sim_net_end(void)
 
 	list_for_each(c, &conns, link)
 		c->gone = c->closed = true;
-	list_for_each_safe(c, tmp, &conns, link) {
-		while (!list_empty(&c->held))
-			message_free(list_entry(list_pop_front(&c->held), struct message, link));
+	list_for_each(c, &conns, link) {
+		let_go(c);
 		c->peer = NULL;
 	}
 	list_for_each_safe(c, tmp, &conns, link)
 		conn_put(c);
+}
+
+void sim_net_describe(char *text, size_t size)
+{
+	struct conn *c;
+	size_t at = 0;
+
+	text[0] = 0;
+	list_for_each(c, &conns, link)
+		if (at + 120 < size)
+			at += (size_t)snprintf(text + at, size - at, "\n conn %u->%u life %u%s%s%s%s%s", c->node,
+					       c->peer_node, c->life, c->up ? " up" : "", c->closed ? " closed" : "",
+					       c->gone ? " gone" : "", c->held ? " held" : "",
+					       c->peer && c->peer->gone ? " peer-gone" : "");
 }
