@@ -1,45 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libraft's door: starts it, feeds it, watches it.
  *
- * We use Debian's libraft 0.15.0 for the algorithm only. The binary was built without asserts and has
- * faults that break Raft's promises; the project does not change the binary, it never lets it get to
- * them. What may go wrong, in words (the functions are in consensus_guards.c, with the same names):
+ * We use Debian's libraft 0.15.0 for the algorithm only. The binary was built without asserts and
+ * has faults that break Raft's promises; the project does not change the binary, it never lets it
+ * get to them. What may go wrong, in words (the functions are in consensus_guards.c, with the same
+ * names):
  *
- *  R1  It commits entries of earlier terms by counting replicas. A new leader appends a barrier at once
- *      and counts no answer before an entry of its own term is the last one on its disk.
- *  R2  Broken invariants leave it in the state UNAVAILABLE: we end the process and start again.
- *  R3  (R4) It mishandles failed writes: a failed write ends the process, libraft never hears of it.
- *  R5  It asks for votes with a log that is not durable: such a request waits for the writes.
- *  R6  Leadership transfer may give two votes: never called, and not obeyed.
- *  R8  It tests for commit only at the last index stored: the window of proposals is bounded, so that the
- *      log comes to rest.
- *  R9  Races around terms and roles: X1, X2, X5, X6.
- *  R10 An apply that fails stops it: ours cannot fail, a refusal is a result.
- *  R11 (padding of commands) is about libraft's own files, which we do not use.
+ *  R1  It commits entries of earlier terms by counting replicas. A new leader appends a barrier at
+ * once and counts no answer before an entry of its own term is the last one on its disk. R2  Broken
+ * invariants leave it in the state UNAVAILABLE: we end the process and start again. R3  (R4) It
+ * mishandles failed writes: a failed write ends the process, libraft never hears of it. R5  It asks
+ * for votes with a log that is not durable: such a request waits for the writes. R6  Leadership
+ * transfer may give two votes: never called, and not obeyed. R8  It tests for commit only at the
+ * last index stored: the window of proposals is bounded, so that the log comes to rest. R9  Races
+ * around terms and roles: X1, X2, X5, X6. R10 An apply that fails stops it: ours cannot fail, a
+ * refusal is a result. R11 (padding of commands) is about libraft's own files, which we do not use.
  *  R12 A snapshot is one message: its size is bounded (consensus_message.h).
  *  X1  A follower's answer to a heartbeat claims entries the message did not speak of: clamped.
  *  X2  The answer for a write begun in an earlier term goes to the new leader: dropped.
- *  X3  A late message that starts before our compacted log is not checked: what is committed is taken off
- *      it; if then it cannot be checked, it is dropped.
- *  X4  A truncation or an installation overtakes appends: both wait until nothing is being written, and
- *      later messages wait behind them.
+ *  X3  A late message that starts before our compacted log is not checked: what is committed is
+ * taken off it; if then it cannot be checked, it is dropped. X4  A truncation or an installation
+ * overtakes appends: both wait until nothing is being written, and later messages wait behind them.
  *  X5  A candidacy overtakes appends: no tick to a non-leader while something is being written.
  *  X6  While a snapshot is being installed there are no ticks and no messages.
  *  X7  (R7) A snapshot may hold an uncommitted configuration: refused for the moment.
- *  X8  A membership rollback reads an entry that may be compacted away (a), and the configuration in use
- *      may not be the log's newest (b): the process ends and starts again, which repairs it.
- *  X9  Loaded entries that share memory are freed twice: each has its own.
- *  X10 A refused pre-vote hides the higher term, and then there may be no leader for ever: it is told.
+ *  X8  A membership rollback reads an entry that may be compacted away (a), and the configuration
+ * in use may not be the log's newest (b): the process ends and starts again, which repairs it. X9
+ * Loaded entries that share memory are freed twice: each has its own. X10 A refused pre-vote hides
+ * the higher term, and then there may be no leader for ever: it is told.
  *
- * And by construction: at most one membership change at a time, after this term's barrier and with one
- * after it; never down to one voter, never of the leader itself; send never fails synchronously;
- * callbacks never from inside a call; no call into libraft from its request callbacks.
+ * And by construction: at most one membership change at a time, after this term's barrier and with
+ * one after it; never down to one voter, never of the leader itself; send never fails
+ * synchronously; callbacks never from inside a call; no call into libraft from its request
+ * callbacks.
  *
  * Turns. Everything that comes in (a message, a wake-up, a finished write, a turn) ends in
- * consensus_settle, which repeats until nothing moves: deliver what may be delivered, put a barrier into
- * a new term, propose, step the membership change; then tell the owner and set the wake-up. A follower
- * needs no regular tick (libraft's does nothing before its election timer ends): it wakes when that
- * would be, so an idle node costs its heartbeats only. */
+ * consensus_settle, which repeats until nothing moves: deliver what may be delivered, put a barrier
+ * into a new term, propose, step the membership change; then tell the owner and set the wake-up. A
+ * follower needs no regular tick (libraft's does nothing before its election timer ends): it wakes
+ * when that would be, so an idle node costs its heartbeats only. */
 #include "cluster/consensus.h"
 
 #include <stdio.h>
@@ -51,15 +50,15 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define HEARTBEAT_MS 50
-#define ELECTION_MS 500
-#define INSTALL_MS 3000 /* a lost snapshot is sent again: one of 4 MiB takes a fraction of it */
+#define HEARTBEAT_MS       50
+#define ELECTION_MS        500
+#define INSTALL_MS         3000 /* a lost snapshot is sent again: one of 4 MiB takes a fraction of it */
 #define SNAPSHOT_THRESHOLD 1024
-#define SNAPSHOT_TRAILING 2048
-#define INBOX_MAX 1024
-#define NO_VOTER_WAKE_MS 1000
-#define GONE_STEP_MS 30
-#define GONE_ROUNDS 6
+#define SNAPSHOT_TRAILING  2048
+#define INBOX_MAX          1024
+#define NO_VOTER_WAKE_MS   1000
+#define GONE_STEP_MS       30
+#define GONE_ROUNDS        6
 
 /* ---- The state machine ---- */
 
@@ -81,12 +80,16 @@ static int fsm_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsign
 	struct consensus *c = fsm->data;
 	struct writer w = writer_init_heap();
 
-	if (guard_x7_snapshot_busy(c))
+	if (guard_x7_snapshot_busy(c) || c->raft.last_applied < c->snapshot_not_before)
 		return RAFT_BUSY;
 	c->cfg.hooks->snapshot(c->cfg.ctx, &w);
 	if (w.bad || !guard_r12_snapshot_fits(c, w.len)) {
-		log_error("raft", "the cluster's state is too large for a snapshot; the log grows until it shrinks",
-			  "node=%u bytes=%zu limit=%u", c->cfg.id, w.len, MESSAGE_SNAPSHOT_BYTES_MAX);
+		c->snapshot_not_before = c->raft.last_applied + c->raft.snapshot.threshold;
+		log_error("raft",
+			  "the cluster's state is too large for a snapshot; the log grows until it "
+			  "shrinks",
+			  "node=%u bytes=%zu limit=%u", c->cfg.id, w.len,
+			  MESSAGE_SNAPSHOT_BYTES_MAX);
 		writer_free(&w);
 		return RAFT_BUSY;
 	}
@@ -105,8 +108,8 @@ static int fsm_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
 	int rc = c->cfg.hooks->restore(c->cfg.ctx, buf->base, buf->len, c->view.snapshot_index);
 
 	if (rc < 0) {
-		log_error("raft", "a snapshot cannot be restored", "node=%u index=%llu error=%s", c->cfg.id,
-			  (unsigned long long)c->view.snapshot_index, err_name(rc));
+		log_error("raft", "a snapshot cannot be restored", "node=%u index=%llu error=%s",
+			  c->cfg.id, (unsigned long long)c->view.snapshot_index, err_name(rc));
 		c->failed = "a snapshot cannot be restored";
 		return RAFT_MALFORMED;
 	}
@@ -254,7 +257,8 @@ void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size
 	in = xcalloc(1, sizeof(*in));
 	rc = message_decode(msg, len, from, &in->message);
 	if (rc < 0) {
-		log_warn("raft", "a malformed message was dropped", "from=%u error=%s", from, err_name(rc));
+		log_warn("raft", "a malformed message was dropped", "from=%u error=%s", from,
+			 err_name(rc));
 		free(in);
 		return;
 	}
@@ -285,7 +289,8 @@ static bool is_voter(const struct consensus *c)
 /* Both states keep it in the same place (libraft relies on it, too). */
 static uint64_t timer_left_ms(struct consensus *c)
 {
-	uint64_t end = c->raft.election_timer_start + c->raft.follower_state.randomized_election_timeout;
+	uint64_t end =
+		c->raft.election_timer_start + c->raft.follower_state.randomized_election_timeout;
 	uint64_t now = consensus_now_ms(c);
 
 	return end > now ? end - now : 0;
@@ -296,8 +301,8 @@ static void wake(struct consensus *c)
 	uint64_t delay, now = consensus_now_ms(c) - c->jump_ms;
 
 	if (c->raft.state == RAFT_LEADER)
-		delay = c->raft.configuration.n > 1 ? c->raft.heartbeat_timeout / 2 :
-						      c->raft.election_timeout / 2;
+		delay = c->raft.configuration.n > 1 ? c->raft.heartbeat_timeout / 2
+						    : c->raft.election_timeout / 2;
 	else if (!is_voter(c))
 		delay = NO_VOTER_WAKE_MS; /* its ticks do nothing */
 	else if (guard_x5_no_tick(c) || guard_x6_waits(c))
@@ -352,8 +357,8 @@ void consensus_leader_gone(struct consensus *c, uint16_t leader)
 	wake(c);
 }
 
-/* A candidate that was refused (the others' timers had not ended yet, or its log is the shorter one)
- * stands again one round later, still staggered, instead of an election timeout later. */
+/* A candidate that was refused (the others' timers had not ended yet, or its log is the shorter
+ * one) stands again one round later, still staggered, instead of an election timeout later. */
 static void hurry(struct consensus *c)
 {
 	if (c->gone_rounds == 0 || c->raft.state != RAFT_CANDIDATE ||
@@ -371,8 +376,8 @@ static void tell_changes(struct consensus *c)
 	raft_id leader;
 
 	raft_leader(&c->raft, &leader, &address);
-	if (c->seen.state == c->raft.state && c->seen.leader == leader && c->seen.term == c->raft.current_term &&
-	    c->seen.members == c->raft.configuration.n &&
+	if (c->seen.state == c->raft.state && c->seen.leader == leader &&
+	    c->seen.term == c->raft.current_term && c->seen.members == c->raft.configuration.n &&
 	    c->seen.voters == configuration_voters(&c->raft.configuration))
 		return;
 	c->seen.state = c->raft.state;
@@ -497,16 +502,21 @@ static int start_raft(struct consensus *c)
 {
 	int rc;
 
-	c->fsm = (struct raft_fsm){ .version = 1, .data = c, .apply = fsm_apply, .snapshot = fsm_snapshot,
-				    .restore = fsm_restore };
+	c->fsm = (struct raft_fsm){.version = 1,
+				   .data = c,
+				   .apply = fsm_apply,
+				   .snapshot = fsm_snapshot,
+				   .restore = fsm_restore};
 	CHECK(raft_init(&c->raft, &c->io, &c->fsm, c->cfg.id, c->address) == 0);
-	raft_set_heartbeat_timeout(&c->raft, c->cfg.heartbeat_ms ? c->cfg.heartbeat_ms : HEARTBEAT_MS);
+	raft_set_heartbeat_timeout(&c->raft,
+				   c->cfg.heartbeat_ms ? c->cfg.heartbeat_ms : HEARTBEAT_MS);
 	raft_set_election_timeout(&c->raft, c->cfg.election_ms ? c->cfg.election_ms : ELECTION_MS);
 	raft_set_install_snapshot_timeout(&c->raft, INSTALL_MS);
-	raft_set_snapshot_threshold(&c->raft, c->env->snapshot_threshold ? c->env->snapshot_threshold :
-									   SNAPSHOT_THRESHOLD);
-	raft_set_snapshot_trailing(&c->raft, c->env->snapshot_trailing ? c->env->snapshot_trailing :
-									 SNAPSHOT_TRAILING);
+	raft_set_snapshot_threshold(&c->raft, c->env->snapshot_threshold
+						      ? c->env->snapshot_threshold
+						      : SNAPSHOT_THRESHOLD);
+	raft_set_snapshot_trailing(&c->raft, c->env->snapshot_trailing ? c->env->snapshot_trailing
+								       : SNAPSHOT_TRAILING);
 	raft_set_pre_vote(&c->raft, true);
 	rc = c->cfg.bootstrap ? bootstrap(c) : 0;
 	if (rc == 0) {
@@ -517,8 +527,8 @@ static int start_raft(struct consensus *c)
 	return rc;
 }
 
-int consensus_start_on(const struct consensus_config *cfg, struct consensus_env *env, struct raft_disk *disk,
-		       struct consensus **out)
+int consensus_start_on(const struct consensus_config *cfg, struct consensus_env *env,
+		       struct raft_disk *disk, struct consensus **out)
 {
 	struct consensus *c = xcalloc(1, sizeof(*c));
 	int rc;
@@ -593,13 +603,13 @@ void consensus_status(const struct consensus *c, struct consensus_status *out)
 	const struct raft *r = &c->raft;
 
 	memset(out, 0, sizeof(*out));
-	out->role = r->state == RAFT_LEADER    ? CONSENSUS_LEADER :
-		    !is_voter(c)	       ? CONSENSUS_STANDBY :
-		    r->state == RAFT_CANDIDATE ? CONSENSUS_CANDIDATE :
-						 CONSENSUS_FOLLOWER;
-	out->leader = r->state == RAFT_LEADER	? c->cfg.id :
-		      r->state == RAFT_FOLLOWER ? (uint16_t)r->follower_state.current_leader.id :
-						  0;
+	out->role = r->state == RAFT_LEADER      ? CONSENSUS_LEADER
+		    : !is_voter(c)               ? CONSENSUS_STANDBY
+		    : r->state == RAFT_CANDIDATE ? CONSENSUS_CANDIDATE
+						 : CONSENSUS_FOLLOWER;
+	out->leader = r->state == RAFT_LEADER     ? c->cfg.id
+		      : r->state == RAFT_FOLLOWER ? (uint16_t)r->follower_state.current_leader.id
+						  : 0;
 	out->term = r->current_term;
 	out->applied = r->last_applied;
 	out->committed = r->commit_index;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each guard as one function that decides and, at most, edits the message in hand. The acts (waiting,
- * dropping, exiting) are their callers'. consensus.c's head tells the whole story; here, each fault. */
+/* Each guard as one function that decides and, at most, edits the message in hand. The acts
+ * (waiting, dropping, exiting) are their callers'. consensus.c's head tells the whole story; here,
+ * each fault. */
 #include "cluster/consensus_guards.h"
 
 #include <string.h>
@@ -11,10 +12,11 @@
 
 uint32_t consensus_guards_off;
 
-/* X1. A follower answers an *empty* heartbeat with its own last index. One that has just stepped down
- * from leadership may have a longer log of other entries; the new leader trims the number to its own
- * last index, believes that the follower has its entries, and commits one that only the leader has.
- * So: never more than what the message itself vouched for, and nothing if it was of an older term. */
+/* X1. A follower answers an *empty* heartbeat with its own last index. One that has just stepped
+ * down from leadership may have a longer log of other entries; the new leader trims the number to
+ * its own last index, believes that the follower has its entries, and commits one that only the
+ * leader has. So: never more than what the message itself vouched for, and nothing if it was of an
+ * older term. */
 void guard_x1_clamp_echo(const struct consensus *c, struct raft_append_entries_result *result)
 {
 	if (!guard_on(GUARD_X1) || !c->echo.on || result->rejected != 0)
@@ -25,8 +27,8 @@ void guard_x1_clamp_echo(const struct consensus *c, struct raft_append_entries_r
 		result->last_log_index = MIN(result->last_log_index, c->echo.end);
 }
 
-/* X2. A write begun under the old leader may end after the term changed. libraft then answers with the
- * new term, to the new leader, for entries of the old one. */
+/* X2. A write begun under the old leader may end after the term changed. libraft then answers with
+ * the new term, to the new leader, for entries of the old one. */
 bool guard_x2_result_is_late(const struct consensus *c, struct raft_append_entries_result *result)
 {
 	if (!guard_on(GUARD_X2) || !c->late.on)
@@ -37,9 +39,9 @@ bool guard_x2_result_is_late(const struct consensus *c, struct raft_append_entri
 	return false;
 }
 
-/* X10. libraft answers a pre-vote with the candidate's own term, even when it refuses because its term
- * is higher. The node with the longest log may then never learn of the higher term and never stand for
- * it, while the others may not be elected without it: no leader for ever. */
+/* X10. libraft answers a pre-vote with the candidate's own term, even when it refuses because its
+ * term is higher. The node with the longest log may then never learn of the higher term and never
+ * stand for it, while the others may not be elected without it: no leader for ever. */
 void guard_x10_tell_term(const struct consensus *c, struct raft_request_vote_result *result)
 {
 	if (guard_on(GUARD_X10) && result->pre_vote == raft_tribool_true && !result->vote_granted &&
@@ -47,8 +49,9 @@ void guard_x10_tell_term(const struct consensus *c, struct raft_request_vote_res
 		result->term = c->raft.current_term;
 }
 
-/* R5. A RequestVote tells the last index of the log *in memory*. Entries that are still being written
- * may be gone after a crash, and the voter would have voted for a log that does not exist. */
+/* R5. A RequestVote tells the last index of the log *in memory*. Entries that are still being
+ * written may be gone after a crash, and the voter would have voted for a log that does not exist.
+ */
 bool guard_r5_vote_waits(const struct consensus *c)
 {
 	return guard_on(GUARD_R5) && c->writes > 0;
@@ -62,8 +65,9 @@ bool guard_r5_vote_is_stale(const struct consensus *c, const struct raft_request
 }
 
 /* R1. libraft commits entries of earlier terms by counting replicas (the Raft paper's figure 8): an
- * entry on a majority may still be overwritten by a leader of a term in between. It looks only at the
- * entry last stored here. So no replica is counted before that is one of our own term, on disk. */
+ * entry on a majority may still be overwritten by a leader of a term in between. It looks only at
+ * the entry last stored here. So no replica is counted before that is one of our own term, on disk.
+ */
 bool guard_r1_results_wait(const struct consensus *c)
 {
 	const struct raft *r = &c->raft;
@@ -74,16 +78,17 @@ bool guard_r1_results_wait(const struct consensus *c)
 	       view_term(&c->view, r->last_stored) != r->current_term;
 }
 
-/* R6. The target of a leadership transfer may get two votes of one voter in a term. We never transfer;
- * a peer that asks us to take over is not obeyed. */
+/* R6. The target of a leadership transfer may get two votes of one voter in a term. We never
+ * transfer; a peer that asks us to take over is not obeyed. */
 bool guard_r6_drops(const struct raft_message *m)
 {
 	return guard_on(GUARD_R6) && m->type == RAFT_IO_TIMEOUT_NOW;
 }
 
-/* X3. libraft checks that a message joins our log by the entry before it; with prev = 0, or an entry
- * that was compacted away, it does not check, and indexes its log with what is no longer there. What is
- * committed we have: it is taken off the message, so that it joins at an entry that we can check. */
+/* X3. libraft checks that a message joins our log by the entry before it; with prev = 0, or an
+ * entry that was compacted away, it does not check, and indexes its log with what is no longer
+ * there. What is committed we have: it is taken off the message, so that it joins at an entry that
+ * we can check. */
 bool guard_x3_strip_committed(const struct consensus *c, struct raft_message *m)
 {
 	struct raft_append_entries *a = &m->append_entries;
@@ -144,17 +149,17 @@ bool guard_x5_no_tick(const struct consensus *c)
 	return guard_on(GUARD_X5) && c->raft.state != RAFT_LEADER && c->writes > 0;
 }
 
-/* X6. While a snapshot is being installed the log is wiped in memory and last_stored is 0: a vote, an
- * election or another message would act on a log that is neither the old nor the new one. */
+/* X6. While a snapshot is being installed the log is wiped in memory and last_stored is 0: a vote,
+ * an election or another message would act on a log that is neither the old nor the new one. */
 bool guard_x6_waits(const struct consensus *c)
 {
 	return guard_on(GUARD_X6) && c->wipes > 0;
 }
 
-/* X7 (and R7). A snapshot carries the configuration in use and calls it committed. While a change is
- * uncommitted it may still be rolled back (first test; a stale index may stay after an installation, so
- * it is compared, not tested for 0). After a restart libraft takes the newest configuration of the log
- * for committed, which it may not be (second test). */
+/* X7 (and R7). A snapshot carries the configuration in use and calls it committed. While a change
+ * is uncommitted it may still be rolled back (first test; a stale index may stay after an
+ * installation, so it is compared, not tested for 0). After a restart libraft takes the newest
+ * configuration of the log for committed, which it may not be (second test). */
 bool guard_x7_snapshot_busy(const struct consensus *c)
 {
 	const struct raft *r = &c->raft;
@@ -169,17 +174,17 @@ bool guard_r12_snapshot_fits(const struct consensus *c, size_t bytes)
 	return !guard_on(GUARD_R12) || bytes <= MESSAGE_SNAPSHOT_BYTES_MAX;
 }
 
-/* R2. With the asserts compiled out, a broken invariant or an error inside leaves libraft in this state
- * for ever: it looks alive and does nothing. A restart reads the truth from disk. */
+/* R2. With the asserts compiled out, a broken invariant or an error inside leaves libraft in this
+ * state for ever: it looks alive and does nothing. A restart reads the truth from disk. */
 const char *guard_r2_unavailable(const struct consensus *c)
 {
-	return guard_on(GUARD_R2) && c->raft.state == RAFT_UNAVAILABLE && !c->closing ?
-		       "libraft gave up (RAFT_UNAVAILABLE)" :
-		       NULL;
+	return guard_on(GUARD_R2) && c->raft.state == RAFT_UNAVAILABLE && !c->closing
+		       ? "libraft gave up (RAFT_UNAVAILABLE)"
+		       : NULL;
 }
 
-/* X8a. To roll back a membership change libraft reads the entry of the configuration before it, without
- * looking whether the log still has it. A restart takes it from the snapshot. */
+/* X8a. To roll back a membership change libraft reads the entry of the configuration before it,
+ * without looking whether the log still has it. A restart takes it from the snapshot. */
 const char *guard_x8a_rollback(const struct consensus *c, const struct raft_message *m)
 {
 	const struct raft *r = &c->raft;
@@ -192,7 +197,8 @@ const char *guard_x8a_rollback(const struct consensus *c, const struct raft_mess
 	if (at == 0 || at > r->configuration_uncommitted_index ||
 	    view_has_change(&c->view, r->configuration_index))
 		return NULL;
-	return "a membership change must be rolled back and the configuration before it is in the snapshot only";
+	return "a membership change must be rolled back and the configuration before it is in the "
+	       "snapshot only";
 }
 
 /* X8b. An append that ends while the node is no follower, or an installation, leaves libraft with a
@@ -205,7 +211,8 @@ const char *guard_x8b_configuration(const struct consensus *c)
 		return NULL;
 	if (!configuration_equal(&r->configuration, view_configuration(&c->view)))
 		return "the configuration in use is not the newest of the log";
-	if (r->configuration_uncommitted_index != 0 && r->configuration_uncommitted_index <= r->last_applied)
+	if (r->configuration_uncommitted_index != 0 &&
+	    r->configuration_uncommitted_index <= r->last_applied)
 		return "an applied configuration counts as uncommitted";
 	return NULL;
 }

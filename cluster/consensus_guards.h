@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guards around libraft 0.15.0, one bit and one function each. Debian's binary has no asserts and
- * keeps defects that upstream fixed later or never; each guard keeps us clear of one of them. What each
- * prevents is said at its function (consensus_guards.c). The loop's thread only.
+/* The guards around libraft 0.15.0, one bit and one function each. Debian's binary has no asserts
+ * and keeps defects that upstream fixed later or never; each guard keeps us clear of one of them.
+ * What each prevents is said at its function (consensus_guards.c). The loop's thread only.
  *
  * A test may switch a guard off to show what happens without it. Nothing else may. */
 #pragma once
@@ -15,26 +15,26 @@ struct consensus;
 enum consensus_guard {
 	GUARD_R1_BARRIER = 1u << 0, /* a new leader appends a barrier at once */
 	GUARD_R1_HOLD = 1u << 1,    /* ... and counts no replica before it is durable */
-	GUARD_R2 = 1u << 2,	    /* RAFT_UNAVAILABLE: exit */
-	GUARD_R3 = 1u << 3,	    /* a write that fails is never reported: exit (also R4) */
-	GUARD_R5 = 1u << 4,	    /* asks for votes only with a durable log */
-	GUARD_R6 = 1u << 5,	    /* no leadership transfer, not even if a peer asks for it */
-	GUARD_R8 = 1u << 6,	    /* bounded window of proposals */
-	GUARD_R12 = 1u << 7,	    /* a snapshot fits in one message */
-	GUARD_X1 = 1u << 8,	    /* an echo is never above what the message said */
-	GUARD_X2 = 1u << 9,	    /* a late result never counts for a later term */
-	GUARD_X3 = 1u << 10,	    /* committed entries are stripped from a late message */
-	GUARD_X4 = 1u << 11,	    /* no truncation while writes are under way */
-	GUARD_X5 = 1u << 12,	    /* no candidacy while writes are under way */
-	GUARD_X6 = 1u << 13,	    /* nothing happens during a snapshot's installation */
-	GUARD_X7A = 1u << 14,	    /* no snapshot of an uncommitted configuration (R7) */
-	GUARD_X7B = 1u << 15,	    /* ... nor of one that only looks committed after a restart */
-	GUARD_X8A = 1u << 16,	    /* a rollback needs the old configuration in the log */
-	GUARD_X8B = 1u << 17,	    /* the configuration in use is the log's newest */
-	GUARD_X9 = 1u << 18,	    /* loaded entries have memory of their own */
-	GUARD_X10 = 1u << 19,	    /* a refused pre-vote tells the higher term */
-	GUARD_CUT = 1u << 20,	    /* a message that was cut short does not commit what it lost */
-	GUARD_CLOSE = 1u << 21,	    /* at close pending appends end with 0 */
+	GUARD_R2 = 1u << 2,         /* RAFT_UNAVAILABLE: exit */
+	GUARD_R3 = 1u << 3,         /* a write that fails is never reported: exit (also R4) */
+	GUARD_R5 = 1u << 4,         /* asks for votes only with a durable log */
+	GUARD_R6 = 1u << 5,         /* no leadership transfer, not even if a peer asks for it */
+	GUARD_R8 = 1u << 6,         /* bounded window of proposals */
+	GUARD_R12 = 1u << 7,        /* a snapshot fits in one message */
+	GUARD_X1 = 1u << 8,         /* an echo is never above what the message said */
+	GUARD_X2 = 1u << 9,         /* a late result never counts for a later term */
+	GUARD_X3 = 1u << 10,        /* committed entries are stripped from a late message */
+	GUARD_X4 = 1u << 11,        /* no truncation while writes are under way */
+	GUARD_X5 = 1u << 12,        /* no candidacy while writes are under way */
+	GUARD_X6 = 1u << 13,        /* nothing happens during a snapshot's installation */
+	GUARD_X7A = 1u << 14,       /* no snapshot of an uncommitted configuration (R7) */
+	GUARD_X7B = 1u << 15,       /* ... nor of one that only looks committed after a restart */
+	GUARD_X8A = 1u << 16,       /* a rollback needs the old configuration in the log */
+	GUARD_X8B = 1u << 17,       /* the configuration in use is the log's newest */
+	GUARD_X9 = 1u << 18,        /* loaded entries have memory of their own */
+	GUARD_X10 = 1u << 19,       /* a refused pre-vote tells the higher term */
+	GUARD_CUT = 1u << 20,       /* a message that was cut short does not commit what it lost */
+	GUARD_CLOSE = 1u << 21,     /* at close pending appends end with 0 */
 };
 
 /* Tests only: a set bit switches that guard off. */

@@ -2,8 +2,9 @@
 /* The inside of consensus: its state, and the two seams that tests replace: `consensus_env` (time,
  * randomness, the turn, the worker, the end of the process) and `raft_disk` (raft_log.h).
  *
- * Every call into libraft is made between consensus_enter and consensus_leave, from consensus_settle or
- * one of the three entry points below; libraft's request callbacks only note what happened. */
+ * Every call into libraft is made between consensus_enter and consensus_leave, from
+ * consensus_settle or one of the three entry points below; libraft's request callbacks only note
+ * what happened. */
 #pragma once
 
 #include <raft.h>
@@ -23,13 +24,16 @@ struct consensus_env {
 	size_t append_max;
 };
 struct consensus_env_ops {
-	uint64_t (*now_us)(struct consensus_env *e); /* monotonic */
+	uint64_t (*now_us)(struct consensus_env *e);                           /* monotonic */
 	uint64_t (*random)(struct consensus_env *e, uint64_t lo, uint64_t hi); /* inclusive */
-	void (*wake_in)(struct consensus_env *e, uint64_t delay_ms); /* one consensus_on_wake; re-arms */
-	void (*turn)(struct consensus_env *e);	/* one consensus_on_turn, soon; called only when none is due */
+	void (*wake_in)(struct consensus_env *e,
+			uint64_t delay_ms); /* one consensus_on_wake; re-arms */
+	void (*turn)(struct consensus_env
+			     *e); /* one consensus_on_turn, soon; called only when none is due */
 	/* disk->ops->write on an ordered worker, then consensus_on_written. One at a time. */
 	void (*write)(struct consensus_env *e, const struct raft_write *w, unsigned n);
-	void (*fatal)(struct consensus_env *e, const char *why); /* ends the process; in tests the node */
+	void (*fatal)(struct consensus_env *e,
+		      const char *why); /* ends the process; in tests the node */
 	void (*destroy)(struct consensus_env *e);
 };
 
@@ -38,8 +42,8 @@ void consensus_on_turn(struct consensus *c);
 void consensus_on_written(struct consensus *c, int rc);
 
 /* Takes env and disk over, also when it fails. */
-int consensus_start_on(const struct consensus_config *cfg, struct consensus_env *env, struct raft_disk *disk,
-		       struct consensus **out) MUST_USE;
+int consensus_start_on(const struct consensus_config *cfg, struct consensus_env *env,
+		       struct raft_disk *disk, struct consensus **out) MUST_USE;
 /* Tests: the process is gone. Frees the memory, tells nobody, writes nothing. */
 void consensus_abort(struct consensus *c);
 struct consensus_env *consensus_env_create(struct loop *l, struct raft_disk *disk);
@@ -117,18 +121,25 @@ struct consensus {
 
 	struct log_view view;
 	struct raft_disk_snapshot snapshot; /* the newest on disk; what snapshot_get gives */
-	struct list jobs, flight;	    /* struct disk_job: queued; being written */
+	uint64_t snapshot_not_before; /* one that was too large is not made again at each entry */
+	struct list jobs, flight;     /* struct disk_job: queued; being written */
 	struct raft_write *batch;
 	unsigned batch_cap, writes, wipes; /* not yet called back; of them installations */
 
 	struct list inbox, results; /* struct incoming: in order; held back by R1 */
 	unsigned inbox_count, result_count;
 	struct list votes, sent; /* struct send_job */
-	struct list gets;	 /* struct get_job */
+	struct list gets;        /* struct get_job */
 	struct writer scratch;
 
-	struct { bool on; uint64_t term, end; } echo; /* the AppendEntries being delivered (X1) */
-	struct { bool on; uint64_t term, last; } late; /* the write being called back (X2) */
+	struct {
+		bool on;
+		uint64_t term, end;
+	} echo; /* the AppendEntries being delivered (X1) */
+	struct {
+		bool on;
+		uint64_t term, last;
+	} late; /* the write being called back (X2) */
 
 	uint64_t led_term; /* the term we lead and have put a barrier into; 0: none */
 	bool barrier_done;
@@ -143,7 +154,11 @@ struct consensus {
 	uint64_t gone_mark;
 	uint64_t wake_at_ms; /* when the wake-up is due; 0: not armed */
 	uint64_t contact_us;
-	struct { int state; uint64_t leader, term; unsigned members, voters; } seen; /* by changed() */
+	struct {
+		int state;
+		uint64_t leader, term;
+		unsigned members, voters;
+	} seen; /* by changed() */
 
 	bool inside;   /* libraft is on the stack */
 	bool settling; /* consensus_settle is on the stack */
@@ -166,7 +181,8 @@ uint64_t consensus_now_ms(struct consensus *c); /* as shown to libraft */
 
 /* consensus.c */
 void consensus_settle(struct consensus *c);
-void consensus_after_call(struct consensus *c); /* after each call into libraft: checks, role, barrier */
+void consensus_after_call(
+	struct consensus *c); /* after each call into libraft: checks, role, barrier */
 
 /* consensus_propose.c */
 void consensus_pump(struct consensus *c);

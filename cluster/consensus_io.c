@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `struct raft_io`: what libraft asks of the world. Writes form one ordered queue whose callbacks fire
- * strictly first in, first out; set_term and set_vote are durable before they return; a message is sent
- * (or refused) at once and its callback fires in the next turn. Nothing here calls back from inside a
- * call, and send never returns an error: libraft would free its request twice. */
+/* `struct raft_io`: what libraft asks of the world. Writes form one ordered queue whose callbacks
+ * fire strictly first in, first out; set_term and set_vote are durable before they return; a
+ * message is sent (or refused) at once and its callback fires in the next turn. Nothing here calls
+ * back from inside a call, and send never returns an error: libraft would free its request twice.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,8 @@ static int io_start(struct raft_io *io, unsigned msecs, raft_io_tick_cb tick, ra
 }
 
 /* libraft frees what load gives with raft_free, which is free: raft_heap_set is never called. */
-static int load_snapshot(struct consensus *c, struct raft_disk_image *image, struct raft_snapshot **out)
+static int load_snapshot(struct consensus *c, struct raft_disk_image *image,
+			 struct raft_snapshot **out)
 {
 	const struct raft_disk_snapshot *from = &image->snapshot;
 	struct raft_snapshot *s = xcalloc(1, sizeof(*s));
@@ -99,8 +101,8 @@ static void load_entries(struct raft_disk_image *image, struct raft_entry **out)
 	uint8_t *batch = NULL;
 	size_t bytes = 1;
 
-	/* X9: entries of one batch are freed once per request that refers to them. Each gets its own
-	 * memory. (The other branch is for the test of this guard.) */
+	/* X9: entries of one batch are freed once per request that refers to them. Each gets its
+	 * own memory. (The other branch is for the test of this guard.) */
 	for (size_t i = 0; i < image->count; i++)
 		bytes += image->entry[i].len;
 	if (!guard_on(GUARD_X9))
@@ -108,8 +110,9 @@ static void load_entries(struct raft_disk_image *image, struct raft_entry **out)
 	for (size_t i = 0; i < image->count; i++) {
 		struct raft_disk_entry *from = &image->entry[i];
 
-		e[i] = (struct raft_entry){ .term = from->term, .type = from->type,
-					    .buf = { .base = from->data, .len = from->len } };
+		e[i] = (struct raft_entry){.term = from->term,
+					   .type = from->type,
+					   .buf = {.base = from->data, .len = from->len}};
 		if (batch) {
 			e[i].buf.base = memcpy(batch, from->data, from->len);
 			e[i].batch = e[0].buf.base;
@@ -121,8 +124,9 @@ static void load_entries(struct raft_disk_image *image, struct raft_entry **out)
 	*out = e;
 }
 
-static int io_load(struct raft_io *io, raft_term *term, raft_id *voted_for, struct raft_snapshot **snapshot,
-		   raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
+static int io_load(struct raft_io *io, raft_term *term, raft_id *voted_for,
+		   struct raft_snapshot **snapshot, raft_index *start_index,
+		   struct raft_entry *entries[], size_t *n_entries)
 {
 	struct consensus *c = of(io);
 	struct raft_disk_image image;
@@ -138,8 +142,9 @@ static int io_load(struct raft_io *io, raft_term *term, raft_id *voted_for, stru
 	*start_index = image.first;
 	view_init(&c->view, image.first);
 	for (size_t i = 0; i < image.count && rc == 0; i++) {
-		struct raft_entry e = { .term = image.entry[i].term, .type = image.entry[i].type,
-					.buf = { image.entry[i].data, image.entry[i].len } };
+		struct raft_entry e = {.term = image.entry[i].term,
+				       .type = image.entry[i].type,
+				       .buf = {image.entry[i].data, image.entry[i].len}};
 
 		rc = view_append(&c->view, &e);
 	}
@@ -148,8 +153,8 @@ static int io_load(struct raft_io *io, raft_term *term, raft_id *voted_for, stru
 	if (rc == 0 && image.count && !image.has_snapshot && image.entry[0].type != RAFT_CHANGE)
 		rc = -ERR_CORRUPT;
 	if (rc < 0) {
-		log_error("raft", "the Raft log is damaged: a configuration in it cannot be read", "node=%u",
-			  c->cfg.id);
+		log_error("raft", "the Raft log is damaged: a configuration in it cannot be read",
+			  "node=%u", c->cfg.id);
 		raft_disk_image_free(&image);
 		return RAFT_CORRUPT;
 	}
@@ -169,7 +174,8 @@ static int io_bootstrap(struct raft_io *io, const struct raft_configuration *con
 
 	if (configuration_encode(conf, &buf) < 0)
 		return RAFT_NOMEM;
-	e = (struct raft_disk_entry){ .term = 1, .type = RAFT_CHANGE, .data = buf.base, .len = buf.len };
+	e = (struct raft_disk_entry){
+		.term = 1, .type = RAFT_CHANGE, .data = buf.base, .len = buf.len};
 	rc = c->disk->ops->bootstrap(c->disk, &e);
 	raft_free(buf.base);
 	return rc < 0 ? RAFT_IOERR : 0;
@@ -224,13 +230,14 @@ static int transmit(struct consensus *c, const struct raft_message *m)
 	c->scratch.len = 0;
 	rc = message_encode(m, c->append_max, &c->scratch);
 	if (rc < 0) {
-		log_error("raft", "a message cannot be sent", "to=%llu type=%s error=%s", m->server_id,
-			  message_name(m->type), err_name(rc));
+		log_error("raft", "a message cannot be sent", "to=%llu type=%s error=%s",
+			  m->server_id, message_name(m->type), err_name(rc));
 		return RAFT_TOOBIG;
 	}
-	return c->cfg.hooks->send(c->cfg.ctx, (uint16_t)m->server_id, c->scratch.data, c->scratch.len) ?
-		       0 :
-		       RAFT_NOCONNECTION;
+	return c->cfg.hooks->send(c->cfg.ctx, (uint16_t)m->server_id, c->scratch.data,
+				  c->scratch.len)
+		       ? 0
+		       : RAFT_NOCONNECTION;
 }
 
 static int io_send(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message,
@@ -336,8 +343,8 @@ static struct disk_job *job_push(struct consensus *c, enum raft_write_kind kind)
 	return j;
 }
 
-static int io_append(struct raft_io *io, struct raft_io_append *req, const struct raft_entry entries[],
-		     unsigned n, raft_io_append_cb cb)
+static int io_append(struct raft_io *io, struct raft_io_append *req,
+		     const struct raft_entry entries[], unsigned n, raft_io_append_cb cb)
 {
 	struct consensus *c = of(io);
 	struct disk_job *j = job_push(c, RAFT_WRITE_APPEND);
@@ -351,10 +358,10 @@ static int io_append(struct raft_io *io, struct raft_io_append *req, const struc
 	for (unsigned i = 0; i < n; i++) {
 		if (entries[i].type == RAFT_CHANGE)
 			configuration_zero_padding(entries[i].buf.base, entries[i].buf.len);
-		j->entry[i] = (struct raft_disk_entry){ .term = entries[i].term,
-							.type = (uint8_t)entries[i].type,
-							.data = entries[i].buf.base,
-							.len = entries[i].buf.len };
+		j->entry[i] = (struct raft_disk_entry){.term = entries[i].term,
+						       .type = (uint8_t)entries[i].type,
+						       .data = entries[i].buf.base,
+						       .len = entries[i].buf.len};
 		/* Peers' configurations were checked when they came, ours are libraft's own. */
 		CHECK(view_append(&c->view, &entries[i]) == 0);
 	}
@@ -387,9 +394,14 @@ static int io_snapshot_put(struct raft_io *io, unsigned trailing, struct raft_io
 	CHECK(configuration_copy(&s->configuration, &j->conf) == 0);
 	/* A copy of its own: it stays as the newest snapshot after libraft has freed its data. */
 	j->w.snapshot = (struct raft_disk_snapshot){
-		.index = s->index, .term = s->term, .conf_index = s->configuration_index,
-		.conf = conf.base, .conf_len = conf.len, .len = s->bufs[0].len,
-		.data = memcpy(xmalloc(s->bufs[0].len ? s->bufs[0].len : 1), s->bufs[0].base, s->bufs[0].len),
+		.index = s->index,
+		.term = s->term,
+		.conf_index = s->configuration_index,
+		.conf = conf.base,
+		.conf_len = conf.len,
+		.len = s->bufs[0].len,
+		.data = memcpy(xmalloc(s->bufs[0].len ? s->bufs[0].len : 1), s->bufs[0].base,
+			       s->bufs[0].len),
 	};
 	j->w.first = c->view.first;
 	if (j->wipe) {
@@ -404,7 +416,8 @@ static int io_snapshot_put(struct raft_io *io, unsigned trailing, struct raft_io
 }
 
 /* libraft has noted the index of its newest snapshot and waits for exactly that one. */
-static int io_snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
+static int io_snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req,
+			   raft_io_snapshot_get_cb cb)
 {
 	struct consensus *c = of(io);
 	const struct raft_disk_snapshot *from = &c->snapshot;
@@ -440,7 +453,8 @@ void consensus_disk_kick(struct consensus *c)
 	if (c->dead || list_empty(&c->jobs) || !list_empty(&c->flight))
 		return;
 	list_splice_back(&c->flight, &c->jobs);
-	list_for_each(j, &c->flight, link) {
+	list_for_each(j, &c->flight, link)
+	{
 		if (n == c->batch_cap) {
 			c->batch_cap = c->batch_cap ? 2 * c->batch_cap : 16;
 			c->batch = xrealloc(c->batch, c->batch_cap * sizeof(*c->batch));
@@ -474,7 +488,8 @@ static void job_note(struct consensus *c, struct disk_job *j, int status)
 			c->wipes--;
 		} else if (status == 0) {
 			view_compact(&c->view, j->w.snapshot.index, j->trailing);
-			view_set_snapshot(&c->view, j->w.snapshot.index, j->w.snapshot.term, &j->conf);
+			view_set_snapshot(&c->view, j->w.snapshot.index, j->w.snapshot.term,
+					  &j->conf);
 		}
 		if (status == 0) {
 			free(c->snapshot.conf);
@@ -512,8 +527,8 @@ void consensus_on_written(struct consensus *c, int rc)
 
 	if (c->dead)
 		return;
-	/* R3, R4: libraft's handling of a failed write loses or forks entries. It never hears of one:
-	 * after a restart the disk tells what it has. */
+	/* R3, R4: libraft's handling of a failed write loses or forks entries. It never hears of
+	 * one: after a restart the disk tells what it has. */
 	if (rc < 0 && guard_on(GUARD_R3)) {
 		consensus_fatal(c, "the Raft log cannot be written");
 		return;
@@ -538,8 +553,8 @@ static void io_close(struct raft_io *io, raft_io_close_cb cb)
 	of(io)->closed = cb;
 }
 
-/* Rule: every callback first, appends with 0 (libraft loses count when several are cancelled), then the
- * close callback. */
+/* Rule: every callback first, appends with 0 (libraft loses count when several are cancelled), then
+ * the close callback. */
 void consensus_finish_close(struct consensus *c)
 {
 	int status = guard_on(GUARD_CLOSE) ? 0 : RAFT_CANCELED;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real surroundings: one loop for time and turns, one worker thread for the log's writes (an ordered
- * queue), and the end of the process where a restart is the cure. */
+/* The real surroundings: one loop for time and turns, one worker thread for the log's writes (an
+ * ordered queue), and the end of the process where a restart is the cure. */
 #include <stdlib.h>
 #include <sysexits.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libraft's messages as bytes. libraft trusts what it is given: a term of 0, a CHANGE entry that does
- * not decode or an index that wraps would be undefined behaviour there, so they end here. */
+/* libraft's messages as bytes. libraft trusts what it is given: a term of 0, a CHANGE entry that
+ * does not decode or an index that wraps would be undefined behaviour there, so they end here. */
 #include "cluster/consensus_message.h"
 
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 
 const char *message_name(unsigned type)
 {
-	static const char *const name[] = { "?", "append", "append-result", "vote", "vote-result", "snapshot",
-					    "timeout-now" };
+	static const char *const name[] = {"?",           "append",   "append-result", "vote",
+					   "vote-result", "snapshot", "timeout-now"};
 
 	return name[type < ARRAY_LEN(name) ? type : 0];
 }
@@ -67,7 +67,8 @@ int configuration_decode(const void *data, size_t len, struct raft_configuration
 			goto bad;
 		(void)read_bytes(&r, (size_t)((const char *)nul - address) + 1);
 		role = read_u8(&r);
-		if (r.bad || role > RAFT_SPARE || raft_configuration_add(out, id, address, role) != 0)
+		if (r.bad || role > RAFT_SPARE ||
+		    raft_configuration_add(out, id, address, role) != 0)
 			goto bad;
 	}
 	if (reader_left(&r) < 8) /* padding */
@@ -134,8 +135,7 @@ static void encode_append(const struct raft_append_entries *a, size_t append_max
 	}
 	/* A receiver commits up to min(leader commit, its last stored): beyond what this message
 	 * vouches for, its own entries may be others. */
-	if (n < a->n_entries && commit > a->prev_log_index + n &&
-	    guard_on(GUARD_CUT))
+	if (n < a->n_entries && commit > a->prev_log_index + n && guard_on(GUARD_CUT))
 		commit = a->prev_log_index + n;
 	write_u64(w, a->term);
 	write_u64(w, a->prev_log_index);
@@ -214,7 +214,8 @@ int message_encode(const struct raft_message *m, size_t append_max, struct write
 /* ---- Decoding ---- */
 
 /* The entries once through: their count is right and they make sense. Gives the payload's size. */
-static bool entries_valid(struct reader r, uint32_t n, const struct raft_append_entries *a, size_t *payload)
+static bool entries_valid(struct reader r, uint32_t n, const struct raft_append_entries *a,
+			  size_t *payload)
 {
 	uint64_t term = a->prev_log_term;
 
@@ -226,7 +227,8 @@ static bool entries_valid(struct reader r, uint32_t n, const struct raft_append_
 		const void *data = read_bytes(&r, len);
 
 		/* Terms never fall along a log, and none is above its leader's. */
-		if (r.bad || t == 0 || t < term || t > a->term || type < RAFT_COMMAND || type > RAFT_CHANGE)
+		if (r.bad || t == 0 || t < term || t > a->term || type < RAFT_COMMAND ||
+		    type > RAFT_CHANGE)
 			return false;
 		if (type == RAFT_CHANGE) {
 			struct raft_configuration conf;
@@ -252,7 +254,8 @@ static int decode_append(struct reader *r, struct raft_append_entries *a)
 	a->prev_log_term = read_u64(r);
 	a->leader_commit = read_u64(r);
 	n = read_u32(r);
-	if (r->bad || a->term == 0 || n > MESSAGE_ENTRIES_MAX || a->prev_log_index > UINT64_MAX / 2 ||
+	if (r->bad || a->term == 0 || n > MESSAGE_ENTRIES_MAX ||
+	    a->prev_log_index > UINT64_MAX / 2 ||
 	    (a->prev_log_index == 0) != (a->prev_log_term == 0) || a->prev_log_term > a->term ||
 	    !entries_valid(*r, n, a, &payload))
 		return -ERR_PROTOCOL;

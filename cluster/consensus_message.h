@@ -10,8 +10,8 @@
  *   InstallSnapshot      u64 term, last index, last term, conf index; u32 length and bytes of the
  *                        configuration; u32 length and bytes of the data
  *   TimeoutNow           u64 term, last index, last term
- * Frozen by tests/consensus. Everything from a peer is bounds-checked and checked for sense: libraft
- * itself checks nothing. */
+ * Frozen by tests/consensus. Everything from a peer is bounds-checked and checked for sense:
+ * libraft itself checks nothing. */
 #pragma once
 
 #include <raft.h>
@@ -20,7 +20,7 @@
 
 #include "node/base/bytes.h"
 
-#define MESSAGE_VERSION 1
+#define MESSAGE_VERSION     1
 #define MESSAGE_ENTRIES_MAX 65536u
 #define MESSAGE_MEMBERS_MAX 256u
 /* One AppendEntries carries entries up to this; what does not fit is cut off (never split), and the
@@ -29,11 +29,13 @@
 /* A snapshot travels in one message, which has to fit in a frame (net/wire.h, 4 MiB). */
 #define MESSAGE_SNAPSHOT_BYTES_MAX ((4u << 20) - (64u << 10))
 
-/* -ERR_LIMIT when a snapshot is too large. append_max: MESSAGE_APPEND_BYTES_MAX, or less in tests. */
+/* -ERR_LIMIT when a snapshot is too large. append_max: MESSAGE_APPEND_BYTES_MAX, or less in tests.
+ */
 int message_encode(const struct raft_message *m, size_t append_max, struct writer *w)
 	__attribute__((warn_unused_result));
-/* What libraft will own (entries, batch, configuration, data) is raft_malloc'ed. server_id is left 0:
- * the sender is whom the connection says, and a RequestVote must name it. -ERR_PROTOCOL, -ERR_VERSION. */
+/* What libraft will own (entries, batch, configuration, data) is raft_malloc'ed. server_id is left
+ * 0: the sender is whom the connection says, and a RequestVote must name it. -ERR_PROTOCOL,
+ * -ERR_VERSION. */
 int message_decode(const void *data, size_t len, uint16_t from, struct raft_message *out)
 	__attribute__((warn_unused_result));
 void message_free(struct raft_message *m);

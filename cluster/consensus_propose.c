@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the leader is asked to do: commands, in a bounded window, and membership changes, one at a time.
- * libraft's callbacks only note the outcome; consensus_complete resumes the askers when libraft is off
- * the stack. */
+/* What the leader is asked to do: commands, in a bounded window, and membership changes, one at a
+ * time. libraft's callbacks only note the outcome; consensus_complete resumes the askers when
+ * libraft is off the stack. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,14 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define WINDOW 64u /* R8: the log must come to rest for a commit; it does whenever the window is full */
+#define WINDOW                                                                                     \
+	64u /* R8: the log must come to rest for a commit; it does whenever the window is full */
 #define WAITING_MAX 65536u
 
 /* ---- Commands ---- */
 
-int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len, struct wait *w)
+int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len,
+		      struct wait *w)
 {
 	struct pending *n;
 
@@ -73,7 +75,8 @@ void consensus_pump(struct consensus *c)
 	unsigned window = guard_on(GUARD_R8) ? WINDOW : WAITING_MAX;
 	struct list *l;
 
-	while (!c->dead && c->led_term && c->flying_count < window && (l = list_pop_front(&c->waiting))) {
+	while (!c->dead && c->led_term && c->flying_count < window &&
+	       (l = list_pop_front(&c->waiting))) {
 		struct pending *n = list_entry(l, struct pending, link);
 		int rc;
 
@@ -217,7 +220,8 @@ static int member_barrier(struct consensus *c, struct member_op *op)
 	return op->waiting ? PENDING : op->rc;
 }
 
-/* CHANGE -> BARRIER -> (CHANGE again, while the goal is not reached) -> DONE. A case starts its stage. */
+/* CHANGE -> BARRIER -> (CHANGE again, while the goal is not reached) -> DONE. A case starts its
+ * stage. */
 void consensus_member_run(struct consensus *c)
 {
 	struct member_op *op = &c->member;
@@ -256,8 +260,8 @@ static int member_allowed(const struct consensus *c, enum member_kind kind, uint
 		return -ERR_INVALID;
 	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER)
 		return -ERR_NOT_LEADER;
-	if (member_next(c, kind, id) == DO_NOTHING && c->raft.configuration_uncommitted_index == 0 &&
-	    c->member.stage == MEMBER_IDLE)
+	if (member_next(c, kind, id) == DO_NOTHING &&
+	    c->raft.configuration_uncommitted_index == 0 && c->member.stage == MEMBER_IDLE)
 		return 0;
 	if (!s && (kind == MEMBER_VOTER || kind == MEMBER_STANDBY))
 		return -ERR_NOT_FOUND;
@@ -278,7 +282,7 @@ static int member_start(struct consensus *c, enum member_kind kind, uint16_t id,
 
 	if (rc != PENDING)
 		return rc;
-	c->member = (struct member_op){ .kind = kind, .stage = MEMBER_CHANGE, .id = id, .wait = w };
+	c->member = (struct member_op){.kind = kind, .stage = MEMBER_CHANGE, .id = id, .wait = w};
 	consensus_turn(c);
 	return PENDING;
 }

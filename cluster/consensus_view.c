@@ -66,7 +66,7 @@ int view_append(struct log_view *v, const struct raft_entry *e)
 		v->cap = v->cap ? 2 * v->cap : 1024;
 		v->entry = xrealloc(v->entry, v->cap * sizeof(*v->entry));
 	}
-	v->entry[v->count++] = (struct view_entry){ .term = e->term, .type = e->type };
+	v->entry[v->count++] = (struct view_entry){.term = e->term, .type = e->type};
 	return 0;
 }
 
@@ -117,7 +117,8 @@ void view_wipe(struct log_view *v, uint64_t index)
 	v->durable = index;
 }
 
-void view_set_snapshot(struct log_view *v, uint64_t index, uint64_t term, struct raft_configuration *conf)
+void view_set_snapshot(struct log_view *v, uint64_t index, uint64_t term,
+		       struct raft_configuration *conf)
 {
 	v->snapshot_index = index;
 	v->snapshot_term = term;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log as index → (term, type), pending writes included, with the configurations in it. libraft's
- * own idea of its log cannot be asked what is durable, and its lookups run into missing asserts; the
- * guards decide on this view. The loop's thread only. */
+/* The log as index → (term, type), pending writes included, with the configurations in it.
+ * libraft's own idea of its log cannot be asked what is durable, and its lookups run into missing
+ * asserts; the guards decide on this view. The loop's thread only. */
 #pragma once
 
 #include <raft.h>
@@ -49,6 +49,7 @@ void view_compact(struct log_view *v, uint64_t index, unsigned trailing);
 /* A snapshot replaces the log. */
 void view_wipe(struct log_view *v, uint64_t index);
 /* Takes the configuration over (it is moved). */
-void view_set_snapshot(struct log_view *v, uint64_t index, uint64_t term, struct raft_configuration *conf);
+void view_set_snapshot(struct log_view *v, uint64_t index, uint64_t term,
+		       struct raft_configuration *conf);
 /* The newest configuration: of the log, else of the snapshot. Never NULL; may have no servers. */
 const struct raft_configuration *view_configuration(const struct log_view *v);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RocksDB's door for the Raft log. A voter that forgets what it acknowledged breaks Raft for everyone,
- * so nothing here ever starts over: whatever is unreadable or has a hole is -ERR_CORRUPT, and the node
- * must come back as a new one. */
+/* RocksDB's door for the Raft log. A voter that forgets what it acknowledged breaks Raft for
+ * everyone, so nothing here ever starts over: whatever is unreadable or has a hole is -ERR_CORRUPT,
+ * and the node must come back as a new one. */
 #include "cluster/raft_log.h"
 
 #include <errno.h>
@@ -17,11 +17,11 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define FORMAT 1
-#define KEY_META "m"
-#define KEY_VOTE "v"
-#define KEY_SNAPSHOT "s"
-#define KEY_DATA "d"
+#define FORMAT          1
+#define KEY_META        "m"
+#define KEY_VOTE        "v"
+#define KEY_SNAPSHOT    "s"
+#define KEY_DATA        "d"
 #define ENTRY_KEY_BYTES 9
 
 struct raft_log {
@@ -37,7 +37,9 @@ struct raft_log {
 /* Logs and frees RocksDB's message. */
 static int failed(const struct raft_log *l, const char *what, char *err)
 {
-	int rc = strstr(err, "No space") ? -ENOSPC : strncmp(err, "IO error", 8) ? -ERR_CORRUPT : -EIO;
+	int rc = strstr(err, "No space")       ? -ENOSPC
+		 : strncmp(err, "IO error", 8) ? -ERR_CORRUPT
+					       : -EIO;
 
 	log_error("raft", what, "dir=%s error=\"%s\"", l->dir, err);
 	rocksdb_free(err);
@@ -47,7 +49,8 @@ static int failed(const struct raft_log *l, const char *what, char *err)
 static int corrupt(const struct raft_log *l, const char *what)
 {
 	log_error("raft",
-		  "the Raft log is damaged. This node must not vote with what is left: remove it from the "
+		  "the Raft log is damaged. This node must not vote with what is left: remove it "
+		  "from the "
 		  "cluster, empty the directory and join again as a new node",
 		  "dir=%s reason=\"%s\"", l->dir, what);
 	return -ERR_CORRUPT;
@@ -124,7 +127,8 @@ static int load_snapshot(struct raft_log *l, struct raft_disk_image *out)
 	return 0;
 }
 
-static int load_entry(struct raft_log *l, struct raft_disk_image *out, rocksdb_iterator_t *it, size_t *cap)
+static int load_entry(struct raft_log *l, struct raft_disk_image *out, rocksdb_iterator_t *it,
+		      size_t *cap)
 {
 	size_t key_len, len;
 	const char *key = rocksdb_iter_key(it, &key_len);
@@ -239,7 +243,8 @@ static int write_batch(struct raft_log *l, rocksdb_writebatch_t *b, bool durable
 	return err ? failed(l, "the Raft log cannot be written", err) : 0;
 }
 
-static void batch_put(rocksdb_writebatch_t *b, const void *key, size_t key_len, const struct writer *w)
+static void batch_put(rocksdb_writebatch_t *b, const void *key, size_t key_len,
+		      const struct writer *w)
 {
 	rocksdb_writebatch_put(b, key, key_len, (const char *)w->data, w->len);
 }
@@ -257,10 +262,10 @@ static void batch_vote(rocksdb_writebatch_t *b, uint64_t term, uint64_t vote)
 static void batch_entry(rocksdb_writebatch_t *b, uint64_t index, const struct raft_disk_entry *e)
 {
 	uint8_t key[ENTRY_KEY_BYTES], head[9];
-	const char *parts[2] = { (const char *)head, e->data };
-	size_t sizes[2] = { sizeof(head), e->len };
-	const char *keys[1] = { (const char *)key };
-	size_t key_sizes[1] = { sizeof(key) };
+	const char *parts[2] = {(const char *)head, e->data};
+	size_t sizes[2] = {sizeof(head), e->len};
+	const char *keys[1] = {(const char *)key};
+	size_t key_sizes[1] = {sizeof(key)};
 
 	entry_key(key, index);
 	put_le64(head, e->term);
@@ -379,8 +384,8 @@ static void set_options(struct raft_log *l)
 	rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
 
 	rocksdb_options_set_paranoid_checks(o, 1);
-	/* A torn last record is a crash and was never acknowledged; any other damage must not open. The
-	 * default would open with what lies before the damage. */
+	/* A torn last record is a crash and was never acknowledged; any other damage must not open.
+	 * The default would open with what lies before the damage. */
 	rocksdb_options_set_wal_recovery_mode(o, rocksdb_tolerate_corrupted_tail_records_recovery);
 	rocksdb_options_set_write_buffer_size(o, 8u << 20);
 	rocksdb_options_set_max_write_buffer_number(o, 2);
@@ -438,11 +443,13 @@ static int meta_check(struct raft_log *l, uint16_t node, bool *fresh)
 	if (!reader_done(&r))
 		return corrupt(l, "the head record has a wrong length");
 	if (format != FORMAT) {
-		log_error("raft", "the Raft log is of an unknown format", "dir=%s format=%u", l->dir, format);
+		log_error("raft", "the Raft log is of an unknown format", "dir=%s format=%u",
+			  l->dir, format);
 		return -ERR_VERSION;
 	}
 	if (id != node) {
-		log_error("raft", "the Raft log belongs to another node", "dir=%s node=%u", l->dir, id);
+		log_error("raft", "the Raft log belongs to another node", "dir=%s node=%u", l->dir,
+			  id);
 		return -ERR_FOREIGN;
 	}
 	return 0;

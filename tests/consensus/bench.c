@@ -65,7 +65,8 @@ static bool hook_send(void *ctx, uint16_t to, const void *msg, size_t len)
 	return !b->unconnected;
 }
 
-static void hook_apply(void *ctx, uint64_t index, const void *cmd, size_t len, struct command_result *out)
+static void hook_apply(void *ctx, uint64_t index, const void *cmd, size_t len,
+		       struct command_result *out)
 {
 }
 
@@ -109,7 +110,8 @@ static struct raft_buffer configuration(unsigned members)
 static void disk_append(struct bench *b, const struct raft_disk_entry *e)
 {
 	uint64_t index = b->disk.image.first + b->disk.image.count;
-	struct raft_write w = { .kind = RAFT_WRITE_APPEND, .first = index, .last = index, .entry = e };
+	struct raft_write w = {
+		.kind = RAFT_WRITE_APPEND, .first = index, .last = index, .entry = e};
 
 	EXPECT_OK(b->disk.disk.ops->write(&b->disk.disk, &w, 1));
 }
@@ -125,25 +127,35 @@ void bench_init(struct bench *b, uint64_t term)
 
 void bench_entry(struct bench *b, uint64_t term, unsigned short type)
 {
-	disk_append(b, &(struct raft_disk_entry){ .term = term, .type = (uint8_t)type, .data = (char *)"command!",
-						  .len = 8 });
+	disk_append(b, &(struct raft_disk_entry){.term = term,
+						 .type = (uint8_t)type,
+						 .data = (char *)"command!",
+						 .len = 8});
 }
 
 void bench_change(struct bench *b, uint64_t term, unsigned members)
 {
 	struct raft_buffer buf = configuration(members);
 
-	disk_append(b, &(struct raft_disk_entry){ .term = term, .type = RAFT_CHANGE, .data = buf.base,
-						  .len = buf.len });
+	disk_append(b,
+		    &(struct raft_disk_entry){
+			    .term = term, .type = RAFT_CHANGE, .data = buf.base, .len = buf.len});
 	raft_free(buf.base);
 }
 
 void bench_snapshot(struct bench *b, uint64_t index, uint64_t term)
 {
 	struct raft_buffer conf = configuration(3);
-	struct raft_write w = { .kind = RAFT_WRITE_SNAPSHOT, .first = 1, .last = index,
-				.snapshot = { .index = index, .term = term, .conf_index = 1, .conf = conf.base,
-					      .conf_len = conf.len, .data = (char *)"state", .len = 5 } };
+	struct raft_write w = {.kind = RAFT_WRITE_SNAPSHOT,
+			       .first = 1,
+			       .last = index,
+			       .snapshot = {.index = index,
+					    .term = term,
+					    .conf_index = 1,
+					    .conf = conf.base,
+					    .conf_len = conf.len,
+					    .data = (char *)"state",
+					    .len = 5}};
 
 	EXPECT_OK(b->disk.disk.ops->write(&b->disk.disk, &w, 1));
 	raft_free(conf.base);
@@ -151,7 +163,7 @@ void bench_snapshot(struct bench *b, uint64_t index, uint64_t term)
 
 void bench_boot(struct bench *b)
 {
-	struct consensus_config cfg = { .id = 1, .hooks = &hooks, .ctx = b };
+	struct consensus_config cfg = {.id = 1, .hooks = &hooks, .ctx = b};
 
 	b->env.ops = &env_ops;
 	EXPECT_OK(consensus_start_on(&cfg, &b->env, &b->disk.disk, &b->c));
@@ -235,38 +247,49 @@ void bench_append(struct bench *b, uint16_t from, uint64_t term, uint64_t prev, 
 {
 	struct raft_buffer conf = configuration(members ? members : 3);
 	struct raft_entry e[16];
-	struct raft_message m = { .type = RAFT_IO_APPEND_ENTRIES,
-				  .append_entries = { .term = term, .prev_log_index = prev,
-						      .prev_log_term = prev_term, .leader_commit = commit,
-						      .entries = e, .n_entries = n } };
+	struct raft_message m = {.type = RAFT_IO_APPEND_ENTRIES,
+				 .append_entries = {.term = term,
+						    .prev_log_index = prev,
+						    .prev_log_term = prev_term,
+						    .leader_commit = commit,
+						    .entries = e,
+						    .n_entries = n}};
 
 	EXPECT(n <= ARRAY_LEN(e));
 	for (unsigned i = 0; i < n; i++)
-		e[i] = (struct raft_entry){ .term = entry_term, .type = members ? RAFT_CHANGE : RAFT_COMMAND,
-					    .buf = members ? conf : (struct raft_buffer){ (char *)"command!", 8 } };
+		e[i] = (struct raft_entry){
+			.term = entry_term,
+			.type = members ? RAFT_CHANGE : RAFT_COMMAND,
+			.buf = members ? conf : (struct raft_buffer){(char *)"command!", 8}};
 	bench_receive(b, from, &m);
 	raft_free(conf.base);
 }
 
 void bench_result(struct bench *b, uint16_t from, uint64_t term, uint64_t last)
 {
-	bench_receive(b, from, &(struct raft_message){ .type = RAFT_IO_APPEND_ENTRIES_RESULT,
-						       .append_entries_result = { term, 0, last } });
+	bench_receive(b, from,
+		      &(struct raft_message){.type = RAFT_IO_APPEND_ENTRIES_RESULT,
+					     .append_entries_result = {term, 0, last}});
 }
 
 void bench_vote_result(struct bench *b, uint16_t from, uint64_t term, bool pre_vote)
 {
-	bench_receive(b, from, &(struct raft_message){ .type = RAFT_IO_REQUEST_VOTE_RESULT,
-						       .request_vote_result = { term, true,
-										TO_RAFT_TRIBOOL(pre_vote) } });
+	bench_receive(b, from,
+		      &(struct raft_message){
+			      .type = RAFT_IO_REQUEST_VOTE_RESULT,
+			      .request_vote_result = {term, true, TO_RAFT_TRIBOOL(pre_vote)}});
 }
 
-void bench_install(struct bench *b, uint16_t from, uint64_t term, uint64_t index, uint64_t index_term)
+void bench_install(struct bench *b, uint16_t from, uint64_t term, uint64_t index,
+		   uint64_t index_term)
 {
 	struct raft_buffer conf = configuration(3);
-	struct raft_message m = { .type = RAFT_IO_INSTALL_SNAPSHOT,
-				  .install_snapshot = { .term = term, .last_index = index, .last_term = index_term,
-							.conf_index = 1, .data = { (char *)"state", 5 } } };
+	struct raft_message m = {.type = RAFT_IO_INSTALL_SNAPSHOT,
+				 .install_snapshot = {.term = term,
+						      .last_index = index,
+						      .last_term = index_term,
+						      .conf_index = 1,
+						      .data = {(char *)"state", 5}}};
 
 	EXPECT_OK(configuration_decode(conf.base, conf.len, &m.install_snapshot.conf));
 	bench_receive(b, from, &m);

@@ -32,17 +32,18 @@ void bench_fini(struct bench *b);
 /* As after a kill: what is under way is lost. */
 void bench_reboot(struct bench *b);
 
-void bench_turn(struct bench *b);			 /* until no turn is due */
-void bench_written(struct bench *b, int rc);		 /* ends the write under way */
-void bench_settle(struct bench *b);			 /* writes and turns until nothing is due */
-void bench_advance(struct bench *b, unsigned ms);	 /* and wakes it up */
+void bench_turn(struct bench *b);                 /* until no turn is due */
+void bench_written(struct bench *b, int rc);      /* ends the write under way */
+void bench_settle(struct bench *b);               /* writes and turns until nothing is due */
+void bench_advance(struct bench *b, unsigned ms); /* and wakes it up */
 void bench_receive(struct bench *b, uint16_t from, const struct raft_message *m);
 /* An AppendEntries with n entries of `entry_term`; all commands, or CHANGEs of `members` voters. */
 void bench_append(struct bench *b, uint16_t from, uint64_t term, uint64_t prev, uint64_t prev_term,
 		  uint64_t commit, unsigned n, uint64_t entry_term, unsigned members);
 void bench_result(struct bench *b, uint16_t from, uint64_t term, uint64_t last);
 void bench_vote_result(struct bench *b, uint16_t from, uint64_t term, bool pre_vote);
-void bench_install(struct bench *b, uint16_t from, uint64_t term, uint64_t index, uint64_t index_term);
+void bench_install(struct bench *b, uint16_t from, uint64_t term, uint64_t index,
+		   uint64_t index_term);
 /* Through pre-vote and vote, with node 2's voice. */
 void bench_elect(struct bench *b);
 /* The newest message of the type, or NULL. */

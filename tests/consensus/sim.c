@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machines, the network between them, the clients and the chaos. One heap of events; one seed. */
+/* The machines, the network between them, the clients and the chaos. One heap of events; one seed.
+ */
 #include "tests/consensus/sim.h"
 
 #include <stdio.h>
@@ -59,8 +60,10 @@ static struct sim_event pop(struct sim *s)
 
 static void event_for(struct sim_node *n, enum sim_event_kind kind, uint64_t delay_us)
 {
-	push(n->sim, (struct sim_event){ .at_us = n->sim->now_us + delay_us, .kind = kind,
-					 .node = (uint16_t)(n - n->sim->node), .incarnation = n->incarnation });
+	push(n->sim, (struct sim_event){.at_us = n->sim->now_us + delay_us,
+					.kind = kind,
+					.node = (uint16_t)(n - n->sim->node),
+					.incarnation = n->incarnation});
 }
 
 /* ---- The environment of a node ---- */
@@ -127,11 +130,16 @@ static const struct consensus_env_ops env_ops = {
 
 /* ---- Hooks: the network, the state machine ---- */
 
-static void transmit(struct sim *s, unsigned from, unsigned to, const void *msg, size_t len, uint64_t delay)
+static void transmit(struct sim *s, unsigned from, unsigned to, const void *msg, size_t len,
+		     uint64_t delay)
 {
-	push(s, (struct sim_event){ .at_us = s->now_us + delay, .kind = EV_MESSAGE, .node = (uint16_t)to,
-				    .from = (uint16_t)from, .data = memcpy(xmalloc(len), msg, len), .len = len,
-				    .session = s->link[from][to].session });
+	push(s, (struct sim_event){.at_us = s->now_us + delay,
+				   .kind = EV_MESSAGE,
+				   .node = (uint16_t)to,
+				   .from = (uint16_t)from,
+				   .data = memcpy(xmalloc(len), msg, len),
+				   .len = len,
+				   .session = s->link[from][to].session});
 }
 
 static bool hook_send(void *ctx, uint16_t to_id, const void *msg, size_t len)
@@ -157,8 +165,9 @@ static bool hook_send(void *ctx, uint16_t to_id, const void *msg, size_t len)
 	transmit(s, from, to, msg, len, delay);
 	/* The same bytes once more, through another connection: much later, too. */
 	if (!s->calm && rng_chance(&s->rng, s->p.late))
-		transmit(s, from, to, msg, len, delay + rng_below(&s->rng, rng_chance(&s->rng, 0.5) ? 30 * MS :
-											      3000 * MS));
+		transmit(
+			s, from, to, msg, len,
+			delay + rng_below(&s->rng, rng_chance(&s->rng, 0.5) ? 30 * MS : 3000 * MS));
 	return true;
 }
 
@@ -170,13 +179,14 @@ uint64_t sim_command_of(const void *data, size_t len)
 	return v;
 }
 
-static void hook_apply(void *ctx, uint64_t index, const void *cmd, size_t len, struct command_result *out)
+static void hook_apply(void *ctx, uint64_t index, const void *cmd, size_t len,
+		       struct command_result *out)
 {
 	struct sim_node *n = ctx;
 
 	if (index <= n->fsm_applied)
-		sim_fail(n->sim, "node %u applies %llu after %llu", n->id, (unsigned long long)index,
-			 (unsigned long long)n->fsm_applied);
+		sim_fail(n->sim, "node %u applies %llu after %llu", n->id,
+			 (unsigned long long)index, (unsigned long long)n->fsm_applied);
 	n->fsm_applied = index;
 	n->fsm_hash = hash_xxh3(cmd, len, n->fsm_hash ^ index);
 	out->id = sim_command_of(cmd, len);
@@ -218,7 +228,7 @@ static const struct consensus_hooks hooks = {
 
 void sim_boot(struct sim *s, struct sim_node *n)
 {
-	struct consensus_config cfg = { .id = n->id, .hooks = &hooks, .ctx = n };
+	struct consensus_config cfg = {.id = n->id, .hooks = &hooks, .ctx = n};
 	int rc;
 
 	CHECK(!n->up);
@@ -228,8 +238,10 @@ void sim_boot(struct sim *s, struct sim_node *n)
 	n->seen_commit = 0;
 	n->seen_leader = false;
 	n->write = NULL;
-	n->env = (struct consensus_env){ .ops = &env_ops, .snapshot_threshold = s->p.threshold,
-					 .snapshot_trailing = s->p.trailing, .append_max = s->p.append_max };
+	n->env = (struct consensus_env){.ops = &env_ops,
+					.snapshot_threshold = s->p.threshold,
+					.snapshot_trailing = s->p.trailing,
+					.append_max = s->p.append_max};
 	n->up = true;
 	rc = consensus_start_on(&cfg, &n->env, &n->disk.disk, &n->c);
 	if (rc < 0) {
@@ -320,8 +332,8 @@ static void client(struct sim *s)
 		n = sim_leader(s);
 	while (burst--)
 		sim_propose(s, n);
-	push(s, (struct sim_event){ .at_us = s->now_us + 1 + rng_below(&s->rng, 2 * s->p.client_us),
-				    .kind = EV_CLIENT });
+	push(s, (struct sim_event){.at_us = s->now_us + 1 + rng_below(&s->rng, 2 * s->p.client_us),
+				   .kind = EV_CLIENT});
 }
 
 /* ---- Membership ---- */
@@ -346,8 +358,9 @@ static void member(struct sim *s)
 	struct sim_change *k;
 	int rc;
 
-	push(s, (struct sim_event){ .at_us = s->now_us + 1 + rng_below(&s->rng, 2 * s->p.member_every_us),
-				    .kind = EV_MEMBER });
+	push(s, (struct sim_event){.at_us = s->now_us + 1 +
+					    rng_below(&s->rng, 2 * s->p.member_every_us),
+				   .kind = EV_MEMBER});
 	if (!l || s->calm)
 		return;
 	k = xcalloc(1, sizeof(*k));
@@ -423,7 +436,8 @@ static void chaos(struct sim *s)
 	switch (rng_below(&s->rng, 10)) {
 	case 0:
 	case 1:
-		crash_and_return(s, n, rng_below(&s->rng, rng_chance(&s->rng, 0.5) ? 300 * MS : 3000 * MS));
+		crash_and_return(
+			s, n, rng_below(&s->rng, rng_chance(&s->rng, 0.5) ? 300 * MS : 3000 * MS));
 		break;
 	case 2:
 	case 3:
@@ -447,8 +461,9 @@ static void chaos(struct sim *s)
 				crash_and_return(s, &s->node[i], rng_below(&s->rng, 500 * MS));
 		break;
 	}
-	push(s, (struct sim_event){ .at_us = s->now_us + 1 + rng_below(&s->rng, 2 * s->p.chaos_every_us),
-				    .kind = EV_CHAOS });
+	push(s, (struct sim_event){.at_us = s->now_us + 1 +
+					    rng_below(&s->rng, 2 * s->p.chaos_every_us),
+				   .kind = EV_CHAOS});
 }
 
 /* ---- Events ---- */
@@ -496,7 +511,8 @@ static void node_after(struct sim *s, struct sim_node *n)
 		return;
 	}
 	if (s->verbose)
-		printf("%8llu ms  node %u ends: %s\n", (unsigned long long)s->now_us / 1000, n->id, n->fatal);
+		printf("%8llu ms  node %u ends: %s\n", (unsigned long long)s->now_us / 1000, n->id,
+		       n->fatal);
 	s->stats.fatals++;
 	sim_crash(s, n);
 	event_for(n, EV_RESTART, 50 * MS);
@@ -542,16 +558,21 @@ void sim_run_until(struct sim *s, uint64_t at_us)
 
 void sim_params_default(struct sim_params *p)
 {
-	*p = (struct sim_params){ .nodes = 3, .delay_us = 1 * MS, .disk_us = 1 * MS, .client_us = 20 * MS,
-				  .chaos_every_us = 400 * MS, .member_every_us = 1500 * MS, .threshold = 64,
-				  .trailing = 32 };
+	*p = (struct sim_params){.nodes = 3,
+				 .delay_us = 1 * MS,
+				 .disk_us = 1 * MS,
+				 .client_us = 20 * MS,
+				 .chaos_every_us = 400 * MS,
+				 .member_every_us = 1500 * MS,
+				 .threshold = 64,
+				 .trailing = 32};
 }
 
 /* Everyone who is there at first has the same first entry. */
 static void format_disk(struct sim *s, struct sim_node *n)
 {
 	struct raft_configuration conf;
-	struct raft_disk_entry e = { .term = 1, .type = RAFT_CHANGE };
+	struct raft_disk_entry e = {.term = 1, .type = RAFT_CHANGE};
 	struct raft_buffer buf;
 
 	raft_configuration_init(&conf);
@@ -612,7 +633,7 @@ void sim_finish(struct sim *s)
 
 static void draw_params(struct sim *s, uint64_t seed, struct sim_params *p)
 {
-	static const unsigned small[] = { 4, 8, 16, 64, 256 };
+	static const unsigned small[] = {4, 8, 16, 64, 256};
 	struct rng r;
 
 	rng_seed(&r, seed);
@@ -642,9 +663,9 @@ bool sim_history(struct sim *s, uint64_t seed)
 
 	draw_params(s, seed, &p);
 	sim_start(s, seed, &p);
-	push(s, (struct sim_event){ .at_us = s->now_us + 1, .kind = EV_CLIENT });
-	push(s, (struct sim_event){ .at_us = s->now_us + 600 * MS, .kind = EV_CHAOS });
-	push(s, (struct sim_event){ .at_us = s->now_us + 800 * MS, .kind = EV_MEMBER });
+	push(s, (struct sim_event){.at_us = s->now_us + 1, .kind = EV_CLIENT});
+	push(s, (struct sim_event){.at_us = s->now_us + 600 * MS, .kind = EV_CHAOS});
+	push(s, (struct sim_event){.at_us = s->now_us + 800 * MS, .kind = EV_MEMBER});
 	sim_run_until(s, s->now_us + p.chaos_us);
 	s->calm = true;
 	heal(s);

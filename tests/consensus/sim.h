@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Raft group in one process, from one seed: virtual clock, a network that delays, loses, and delivers
- * late across reconnects, disks that lose what was not synced, crashes, partitions, membership changes.
- * The real cluster/consensus code runs on it; sim_check.c watches what it does after each event. */
+/* A Raft group in one process, from one seed: virtual clock, a network that delays, loses, and
+ * delivers late across reconnects, disks that lose what was not synced, crashes, partitions,
+ * membership changes. The real cluster/consensus code runs on it; sim_check.c watches what it does
+ * after each event. */
 #pragma once
 
 #include "cluster/consensus_impl.h"
@@ -30,7 +31,7 @@ void sim_disk_crash(struct sim_disk *d, struct rng *r);
 struct sim_node {
 	struct sim *sim;
 	uint16_t id;
-	bool up, joined; /* joined: part of the group at first */
+	bool up, joined;      /* joined: part of the group at first */
 	uint64_t incarnation; /* of the process: events of an earlier one are void */
 	struct consensus_env env;
 	struct sim_disk disk;
@@ -45,8 +46,17 @@ struct sim_node {
 	uint64_t slow_until_us;
 };
 
-enum sim_event_kind { EV_WAKE, EV_TURN, EV_WRITTEN, EV_MESSAGE, EV_CLIENT, EV_CHAOS, EV_RESTART, EV_MEMBER,
-		      EV_GONE };
+enum sim_event_kind {
+	EV_WAKE,
+	EV_TURN,
+	EV_WRITTEN,
+	EV_MESSAGE,
+	EV_CLIENT,
+	EV_CHAOS,
+	EV_RESTART,
+	EV_MEMBER,
+	EV_GONE
+};
 struct sim_event {
 	uint64_t at_us, seq;
 	enum sim_event_kind kind;
@@ -98,7 +108,7 @@ struct sim {
 	struct sim_committed *committed; /* by index */
 	uint64_t committed_max;
 	uint16_t leader_of[4096]; /* by term */
-	uint8_t *refused; /* by command: it said that nothing was done */
+	uint8_t *refused;         /* by command: it said that nothing was done */
 	struct sim_stats stats;
 	char failure[256]; /* empty: none */
 	bool verbose;
@@ -124,8 +134,8 @@ uint64_t sim_command_of(const void *data, size_t len);
 
 void check_init(struct sim *s);
 void check_fini(struct sim *s);
-void check_node(struct sim *s, struct sim_node *n);   /* after each event of the node */
+void check_node(struct sim *s, struct sim_node *n); /* after each event of the node */
 void check_applied(struct sim *s, struct sim_node *n, uint64_t index);
 void check_acked(struct sim *s, uint64_t index, uint64_t command);
 void check_logs(struct sim *s); /* log matching, all pairs */
-void check_end(struct sim *s);	/* everything healed: one leader, all the same */
+void check_end(struct sim *s);  /* everything healed: one leader, all the same */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold, whatever happens: at most one leader per term; what is committed at an index is
- * committed there for ever, on every node, and is in the log of every later leader; logs that agree at an
- * index agree before it; equal index, equal state; what was acknowledged is committed, what was refused
- * is not; and when everything is healed the group works again. */
+ * committed there for ever, on every node, and is in the log of every later leader; logs that agree
+ * at an index agree before it; equal index, equal state; what was acknowledged is committed, what
+ * was refused is not; and when everything is healed the group works again. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ void sim_fail(struct sim *s, const char *fmt, ...)
 	vsnprintf(s->failure, sizeof(s->failure), fmt, ap);
 	va_end(ap);
 	n = strlen(s->failure);
-	snprintf(s->failure + n, sizeof(s->failure) - n, " (at %llu ms)", (unsigned long long)s->now_us / 1000);
+	snprintf(s->failure + n, sizeof(s->failure) - n, " (at %llu ms)",
+		 (unsigned long long)s->now_us / 1000);
 }
 
 void check_init(struct sim *s)
@@ -75,7 +76,8 @@ static void check_commit(struct sim *s, struct sim_node *n, uint64_t index)
 				 (unsigned long long)k->command, (unsigned long long)index);
 	} else if (k->hash != entry_hash(e)) {
 		sim_fail(s, "node %u commits another entry at %llu: term %llu, was %llu", n->id,
-			 (unsigned long long)index, (unsigned long long)e->term, (unsigned long long)k->term);
+			 (unsigned long long)index, (unsigned long long)e->term,
+			 (unsigned long long)k->term);
 	}
 }
 
@@ -89,16 +91,19 @@ static void check_leader(struct sim *s, struct sim_node *n)
 	if (term >= ARRAY_LEN(s->leader_of))
 		return;
 	if (s->leader_of[term] && s->leader_of[term] != n->id)
-		sim_fail(s, "two leaders in term %llu: %u and %u", (unsigned long long)term, s->leader_of[term],
-			 n->id);
+		sim_fail(s, "two leaders in term %llu: %u and %u", (unsigned long long)term,
+			 s->leader_of[term], n->id);
 	s->leader_of[term] = n->id;
 	for (uint64_t i = n->c->view.snapshot_index + 1; i <= s->committed_max; i++) {
 		const struct sim_committed *k = &s->committed[i];
 		const struct raft_entry *e = entry_of(r, i);
 
 		if (k->hash && k->leader_term < term && (!e || entry_hash(e) != k->hash))
-			sim_fail(s, "leader %u of term %llu lacks the committed entry %llu of term %llu", n->id,
-				 (unsigned long long)term, (unsigned long long)i, (unsigned long long)k->term);
+			sim_fail(s,
+				 "leader %u of term %llu lacks the committed entry %llu of term "
+				 "%llu",
+				 n->id, (unsigned long long)term, (unsigned long long)i,
+				 (unsigned long long)k->term);
 	}
 }
 
@@ -153,19 +158,20 @@ static void check_pair(struct sim *s, const struct sim_node *a, const struct sim
 	bool agree = false;
 
 	for (; i > 0; i--) {
-		const struct raft_entry *x = entry_of(&a->c->raft, i), *y = entry_of(&b->c->raft, i);
+		const struct raft_entry *x = entry_of(&a->c->raft, i),
+					*y = entry_of(&b->c->raft, i);
 
 		if (!x || !y)
 			return;
 		if (x->term != y->term) {
 			if (agree)
-				sim_fail(s, "logs of %u and %u agree after %llu, but not there", a->id, b->id,
-					 (unsigned long long)i);
+				sim_fail(s, "logs of %u and %u agree after %llu, but not there",
+					 a->id, b->id, (unsigned long long)i);
 			continue;
 		}
 		if (entry_hash(x) != entry_hash(y)) {
-			sim_fail(s, "nodes %u and %u have two entries %llu of term %llu", a->id, b->id,
-				 (unsigned long long)i, (unsigned long long)x->term);
+			sim_fail(s, "nodes %u and %u have two entries %llu of term %llu", a->id,
+				 b->id, (unsigned long long)i, (unsigned long long)x->term);
 			return;
 		}
 		agree = true;
@@ -176,7 +182,8 @@ void check_logs(struct sim *s)
 {
 	for (unsigned i = 0; i < s->count; i++)
 		for (unsigned j = i + 1; j < s->count; j++)
-			if (s->node[i].up && s->node[j].up && s->node[i].c->wipes + s->node[j].c->wipes == 0)
+			if (s->node[i].up && s->node[j].up &&
+			    s->node[i].c->wipes + s->node[j].c->wipes == 0)
 				check_pair(s, &s->node[i], &s->node[j]);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk in memory. A write that holds an append or a snapshot is durable when it ends; a truncation
- * alone is not, until something later is synced. */
+/* A disk in memory. A write that holds an append or a snapshot is durable when it ends; a
+ * truncation alone is not, until something later is synced. */
 #include "tests/consensus/sim.h"
 
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static int disk_set_vote(struct raft_disk *disk, uint64_t vote)
 
 static int disk_bootstrap(struct raft_disk *disk, const struct raft_disk_entry *e)
 {
-	struct raft_write w = { .kind = RAFT_WRITE_APPEND, .first = 1, .last = 1, .entry = e };
+	struct raft_write w = {.kind = RAFT_WRITE_APPEND, .first = 1, .last = 1, .entry = e};
 
 	of(disk)->image.term = 1;
 	apply(of(disk), &w);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One guard at a time: the exact sequence of messages and writes that needs it, with the guard and
- * without. Those whose lack ends in a crash of libraft run in a child. test_consensus_need.c shows the
- * guards that whole histories need. */
+ * without. Those whose lack ends in a crash of libraft run in a child. test_consensus_need.c shows
+ * the guards that whole histories need. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,25 +35,28 @@ TEST(guard, r1_new_leader_appends_a_barrier)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R1_BARRIER) {
+	BOTH(GUARD_R1_BARRIER)
+	{
 		bench_init(b, 2);
 		bench_entry(b, 2, RAFT_COMMAND);
 		bench_boot(b);
 		bench_elect(b);
 		EXPECT_EQ(view_last(&b->c->view), off ? 2 : 3);
 		if (!off)
-			EXPECT(b->c->view.entry[2].type == RAFT_BARRIER && b->c->view.entry[2].term == 3);
+			EXPECT(b->c->view.entry[2].type == RAFT_BARRIER &&
+			       b->c->view.entry[2].term == 3);
 		bench_fini(b);
 	}
 }
 
-/* Figure 8 of the paper: entry 2 of term 2 is on a majority, but not committed; a node with an entry of
- * a later term could still be elected without it. */
+/* Figure 8 of the paper: entry 2 of term 2 is on a majority, but not committed; a node with an
+ * entry of a later term could still be elected without it. */
 TEST(guard, r1_replicas_of_old_terms_do_not_commit)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R1_HOLD) {
+	BOTH(GUARD_R1_HOLD)
+	{
 		bench_init(b, 3);
 		bench_entry(b, 2, RAFT_COMMAND);
 		bench_boot(b);
@@ -87,7 +90,8 @@ TEST(guard, r2_unavailable_ends_the_process)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R2) {
+	BOTH(GUARD_R2)
+	{
 		bench_init(b, 3);
 		bench_entry(b, 2, RAFT_COMMAND);
 		bench_boot(b);
@@ -100,20 +104,22 @@ TEST(guard, r2_unavailable_ends_the_process)
 	}
 }
 
-/* A leader's failed write is truncated in its memory though a follower may have it: another entry then
- * gets the same index and term. */
+/* A leader's failed write is truncated in its memory though a follower may have it: another entry
+ * then gets the same index and term. */
 TEST(guard, r3_failed_write_ends_the_process)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R3) {
+	BOTH(GUARD_R3)
+	{
 		bench_init(b, 3);
 		bench_boot(b);
 		bench_elect(b); /* sends the barrier, entry 2 of term 4, at once */
 		bench_written(b, -EIO);
 		EXPECT((b->fatal == NULL) == (bool)off);
 		if (off) /* the follower has 2 of term 4, and we are about to make another */
-			EXPECT(b->c->raft.state == RAFT_LEADER && raft_last_index(&b->c->raft) == 1);
+			EXPECT(b->c->raft.state == RAFT_LEADER &&
+			       raft_last_index(&b->c->raft) == 1);
 		bench_fini(b);
 	}
 }
@@ -123,7 +129,8 @@ TEST(guard, r5_asks_for_votes_with_a_durable_log)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R5) {
+	BOTH(GUARD_R5)
+	{
 		consensus_guards_off |= GUARD_X5 | GUARD_X8B;
 		bench_init(b, 2);
 		bench_boot(b);
@@ -131,7 +138,8 @@ TEST(guard, r5_asks_for_votes_with_a_durable_log)
 		EXPECT(b->write != NULL);
 		bench_advance(b, 501);
 		EXPECT_EQ(b->c->raft.state, RAFT_CANDIDATE);
-		EXPECT((bench_last(b, RAFT_IO_REQUEST_VOTE) == NULL) == !off); /* without: claims entry 2 */
+		EXPECT((bench_last(b, RAFT_IO_REQUEST_VOTE) == NULL) ==
+		       !off); /* without: claims entry 2 */
 		bench_written(b, 0);
 		EXPECT(bench_last(b, RAFT_IO_REQUEST_VOTE) != NULL);
 		bench_fini(b);
@@ -158,12 +166,14 @@ TEST(guard, r6_nobody_makes_us_take_over)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R6) {
+	BOTH(GUARD_R6)
+	{
 		bench_init(b, 2);
 		bench_boot(b);
 		bench_append(b, 2, 2, 1, 1, 1, 0, 0, 0);
-		bench_receive(b, 2, &(struct raft_message){ .type = RAFT_IO_TIMEOUT_NOW,
-							    .timeout_now = { 2, 1, 1 } });
+		bench_receive(b, 2,
+			      &(struct raft_message){.type = RAFT_IO_TIMEOUT_NOW,
+						     .timeout_now = {2, 1, 1}});
 		EXPECT_EQ(b->c->raft.state, off ? RAFT_CANDIDATE : RAFT_FOLLOWER);
 		bench_fini(b);
 	}
@@ -176,10 +186,11 @@ static void ignore(struct wait *w, int rc)
 TEST(guard, r8_proposals_have_a_window)
 {
 	static struct proposal p[200];
-	struct wait w = { .resume = ignore };
+	struct wait w = {.resume = ignore};
 	struct bench *b = &bench;
 
-	BOTH(GUARD_R8) {
+	BOTH(GUARD_R8)
+	{
 		bench_init(b, 2);
 		bench_boot(b);
 		bench_elect(b);
@@ -206,7 +217,8 @@ TEST(guard, r12_snapshot_fits_in_a_message)
 	struct bench *b = &bench;
 
 	log_set_level(LOG_ERROR + 1);
-	BOTH(GUARD_R12) {
+	BOTH(GUARD_R12)
+	{
 		bench_init(b, 2);
 		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
 		for (unsigned i = 2; i <= 12; i++)
@@ -214,13 +226,18 @@ TEST(guard, r12_snapshot_fits_in_a_message)
 		bench_boot(b);
 		b->snapshot_bytes = MESSAGE_SNAPSHOT_BYTES_MAX + 1;
 		commit_many(b, 12);
-		EXPECT_EQ(b->c->view.snapshot_index, off ? 12 : 0); /* without: the log is cut, and no
-								       * follower behind can be helped */
+		EXPECT_EQ(b->c->view.snapshot_index,
+			  off ? 12 : 0); /* without: the log is cut, and no
+					  * follower behind can be helped */
 		b->snapshot_bytes = MESSAGE_SNAPSHOT_BYTES_MAX;
 		if (!off) {
+			EXPECT_EQ(b->snapshots, 1);
 			bench_append(b, 2, 2, 12, 2, 13, 1, 2, 0);
 			bench_settle(b);
-			EXPECT_EQ(b->c->view.snapshot_index, 13);
+			EXPECT_EQ(b->snapshots, 1); /* not at each entry */
+			bench_append(b, 2, 2, 13, 2, 16, 3, 2, 0);
+			bench_settle(b);
+			EXPECT_EQ(b->c->view.snapshot_index, 16);
 		}
 		bench_fini(b);
 	}
@@ -232,14 +249,18 @@ TEST(guard, x1_echo_claims_no_more_than_the_message)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X1) {
+	BOTH(GUARD_X1)
+	{
 		bench_init(b, 3);
 		bench_entry(b, 3, RAFT_COMMAND);
 		bench_entry(b, 3, RAFT_COMMAND);
 		bench_boot(b);
 		bench_append(b, 2, 4, 1, 1, 1, 0, 0, 0);
-		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.rejected, 0);
-		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.last_log_index,
+		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)
+				  ->append_entries_result.rejected,
+			  0);
+		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)
+				  ->append_entries_result.last_log_index,
 			  off ? 3 : 1);
 		bench_fini(b);
 	}
@@ -250,14 +271,17 @@ TEST(guard, x2_late_write_is_not_told_to_a_new_leader)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X2) {
+	BOTH(GUARD_X2)
+	{
 		bench_init(b, 2);
 		bench_boot(b);
 		bench_append(b, 2, 2, 1, 1, 1, 1, 2, 0);
 		bench_append(b, 3, 3, 1, 1, 1, 0, 0, 0);
 		bench_written(b, 0);
-		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.term, 3);
-		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.last_log_index,
+		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.term,
+			  3);
+		EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)
+				  ->append_entries_result.last_log_index,
 			  off ? 2 : 1);
 		bench_fini(b);
 	}
@@ -307,12 +331,14 @@ TEST(guard, x3_keeps_what_is_new)
 	bench_append(b, 2, 2, 1, 1, 12, 15, 2, 0); /* entries 2 to 16 */
 	bench_settle(b);
 	EXPECT_EQ(raft_last_index(&b->c->raft), 16);
-	EXPECT_EQ(bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.last_log_index, 16);
+	EXPECT_EQ(
+		bench_last(b, RAFT_IO_APPEND_ENTRIES_RESULT)->append_entries_result.last_log_index,
+		16);
 	bench_fini(b);
 }
 
-/* Entry 2 is replaced and comes back while the first write of it is still under way: libraft then counts
- * it twice, believes that it has stored more than there is, and frees it twice. */
+/* Entry 2 is replaced and comes back while the first write of it is still under way: libraft then
+ * counts it twice, believes that it has stored more than there is, and frees it twice. */
 static void back_and_forth(void)
 {
 	struct bench *b = &bench;
@@ -355,13 +381,14 @@ TEST(guard, x4_later_messages_wait_behind)
 	bench_fini(b);
 }
 
-/* A configuration that is being written when the node stands for election is never put in force. (X8b is
- * the net below: it ends the process.) */
+/* A configuration that is being written when the node stands for election is never put in force.
+ * (X8b is the net below: it ends the process.) */
 TEST(guard, x5_no_candidacy_while_writing)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X5) {
+	BOTH(GUARD_X5)
+	{
 		consensus_guards_off |= off ? GUARD_X8B : 0u;
 		bench_init(b, 2);
 		bench_boot(b);
@@ -383,7 +410,8 @@ TEST(guard, x6_nothing_happens_during_an_installation)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X6) {
+	BOTH(GUARD_X6)
+	{
 		consensus_guards_off |= GUARD_X5;
 		bench_init(b, 2);
 		bench_boot(b);
@@ -404,7 +432,8 @@ TEST(guard, x7_no_snapshot_of_an_uncommitted_configuration)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X7A) {
+	BOTH(GUARD_X7A)
+	{
 		bench_init(b, 2);
 		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
 		for (unsigned i = 2; i <= 12; i++)
@@ -426,7 +455,8 @@ TEST(guard, x7_no_snapshot_of_a_configuration_from_a_restart)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X7B) {
+	BOTH(GUARD_X7B)
+	{
 		bench_init(b, 2);
 		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
 		for (unsigned i = 2; i <= 12; i++)
@@ -446,8 +476,8 @@ TEST(guard, x7_no_snapshot_of_a_configuration_from_a_restart)
 	}
 }
 
-/* V4: the change to four voters at 13 must be rolled back; the configuration before it was at 1, and the
- * log begins at 9. */
+/* V4: the change to four voters at 13 must be rolled back; the configuration before it was at 1,
+ * and the log begins at 9. */
 static void rollback(void)
 {
 	struct bench *b = &bench;
@@ -463,8 +493,8 @@ static void rollback(void)
 	EXPECT_EQ(b->c->raft.configuration.n, 4);
 	bench_append(b, 3, 3, 12, 2, 12, 1, 3, 0);
 	bench_settle(b);
-	/* The cure is a restart, then the leader says it again. Once for X8a; once more, because libraft
-	 * then takes the change for committed and does not roll it back (X8b). */
+	/* The cure is a restart, then the leader says it again. Once for X8a; once more, because
+	 * libraft then takes the change for committed and does not roll it back (X8b). */
 	for (unsigned i = 0; i < 2; i++) {
 		EXPECT(b->fatal != NULL);
 		bench_reboot(b);
@@ -489,7 +519,8 @@ TEST(guard, x8_configuration_in_use_is_the_newest)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X8B) {
+	BOTH(GUARD_X8B)
+	{
 		consensus_guards_off |= GUARD_X5; /* the way to get there */
 		bench_init(b, 2);
 		bench_boot(b);
@@ -505,8 +536,8 @@ TEST(guard, x8_configuration_in_use_is_the_newest)
 	}
 }
 
-/* V6: two messages that are still being sent refer to loaded entries, from 11 and from 12 on, when a later
- * leader cuts all that were loaded. Each message's end frees the batch that they share. */
+/* V6: two messages that are still being sent refer to loaded entries, from 11 and from 12 on, when
+ * a later leader cuts all that were loaded. Each message's end frees the batch that they share. */
 static void shared_batch(void)
 {
 	struct bench *b = &bench;
@@ -519,8 +550,10 @@ static void shared_batch(void)
 	bench_elect(b);
 	bench_written(b, 0);
 	for (uint16_t from = 2; from <= 3; from++)
-		bench_receive(b, from, &(struct raft_message){ .type = RAFT_IO_APPEND_ENTRIES_RESULT,
-							       .append_entries_result = { 4, 13, from == 2 ? 10 : 11 } });
+		bench_receive(b, from,
+			      &(struct raft_message){
+				      .type = RAFT_IO_APPEND_ENTRIES_RESULT,
+				      .append_entries_result = {4, 13, from == 2 ? 10 : 11}});
 	b->hold_turns = true;
 	b->sent = 0;
 	bench_advance(b, 60);
@@ -546,14 +579,18 @@ TEST(guard, x10_refused_pre_vote_tells_the_term)
 {
 	struct bench *b = &bench;
 
-	BOTH(GUARD_X10) {
+	BOTH(GUARD_X10)
+	{
 		bench_init(b, 9);
 		bench_entry(b, 2, RAFT_COMMAND);
 		bench_boot(b);
-		bench_receive(b, 2, &(struct raft_message){ .type = RAFT_IO_REQUEST_VOTE,
-							    .request_vote = { 4, 2, 1, 1, false, true } });
-		EXPECT(!bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)->request_vote_result.vote_granted);
-		EXPECT_EQ(bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)->request_vote_result.term, off ? 4 : 9);
+		bench_receive(b, 2,
+			      &(struct raft_message){.type = RAFT_IO_REQUEST_VOTE,
+						     .request_vote = {4, 2, 1, 1, false, true}});
+		EXPECT(!bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)
+				->request_vote_result.vote_granted);
+		EXPECT_EQ(bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)->request_vote_result.term,
+			  off ? 4 : 9);
 		bench_fini(b);
 	}
 }
@@ -569,7 +606,7 @@ static void close_while_writing(void)
 	bench_turn(b);
 	for (unsigned i = 0; i < 3; i++) {
 		static struct proposal p[3];
-		static struct wait w = { .resume = ignore };
+		static struct wait w = {.resume = ignore};
 
 		EXPECT_EQ(consensus_propose(b->c, &p[i], "command!", 8, &w), PENDING);
 		bench_turn(b);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeded histories: test_consensus_histories [--seeds A..B] [--off MASK] [-v]. A failing seed replays alone.
+/* Seeded histories: test_consensus_histories [--seeds A..B] [--off MASK] [-v]. A failing seed
+ * replays alone.
  * --off switches guards off (consensus_guards.h) and stops at the first bad seed. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 int main(int argc, char **argv)
 {
 	static struct sim s;
-	struct sim_stats sum = { 0 };
+	struct sim_stats sum = {0};
 	unsigned long first = 1, last = 200, bad = 0;
 	clock_t start = clock();
 
@@ -47,12 +48,13 @@ int main(int argc, char **argv)
 		sum.messages += s.stats.messages;
 		sum.events += s.stats.events;
 	}
-	printf("seeds %lu..%lu: %lu bad; %llu events, %llu messages, %llu elections, %llu commits, %llu acks, "
+	printf("seeds %lu..%lu: %lu bad; %llu events, %llu messages, %llu elections, %llu commits, "
+	       "%llu acks, "
 	       "%llu crashes, %llu exits, %llu restores, %llu changes; %.1f s\n",
 	       first, last, bad, (unsigned long long)sum.events, (unsigned long long)sum.messages,
 	       (unsigned long long)sum.elections, (unsigned long long)sum.commits,
-	       (unsigned long long)sum.acks, (unsigned long long)sum.crashes, (unsigned long long)sum.fatals,
-	       (unsigned long long)sum.installs, (unsigned long long)sum.changes,
-	       (double)(clock() - start) / CLOCKS_PER_SEC);
+	       (unsigned long long)sum.acks, (unsigned long long)sum.crashes,
+	       (unsigned long long)sum.fatals, (unsigned long long)sum.installs,
+	       (unsigned long long)sum.changes, (double)(clock() - start) / CLOCKS_PER_SEC);
 	return bad ? 1 : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real log on RocksDB, and a node of one on the real loop: what was acknowledged survives a kill, and
- * a damaged log never opens, least of all as an empty one. Each phase is a process of its own, because
- * RocksDB's threads do not survive a fork. */
+/* The real log on RocksDB, and a node of one on the real loop: what was acknowledged survives a
+ * kill, and a damaged log never opens, least of all as an empty one. Each phase is a process of its
+ * own, because RocksDB's threads do not survive a fork. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -44,18 +44,26 @@ static const char *path(const char *name)
 
 static struct raft_disk_entry entry(uint64_t term, const char *text)
 {
-	return (struct raft_disk_entry){ .term = term, .type = 1, .data = (char *)text, .len = strlen(text) };
+	return (struct raft_disk_entry){
+		.term = term, .type = 1, .data = (char *)text, .len = strlen(text)};
 }
 
 static int log_keeps(void *arg)
 {
-	struct raft_disk_entry e[3] = { entry(1, "one"), entry(2, ""), entry(2, "three") };
+	struct raft_disk_entry e[3] = {entry(1, "one"), entry(2, ""), entry(2, "three")};
 	struct raft_disk_entry first = entry(1, "first");
-	struct raft_write w[2] = { { .kind = RAFT_WRITE_APPEND, .first = 2, .last = 4, .entry = e },
-				   { .kind = RAFT_WRITE_TRUNCATE, .first = 4, .last = 4 } };
-	struct raft_write s = { .kind = RAFT_WRITE_SNAPSHOT, .first = 1, .last = 2,
-				.snapshot = { .index = 3, .term = 2, .conf_index = 1, .conf = (char *)"conf",
-					      .conf_len = 4, .data = (char *)"data!", .len = 5 } };
+	struct raft_write w[2] = {{.kind = RAFT_WRITE_APPEND, .first = 2, .last = 4, .entry = e},
+				  {.kind = RAFT_WRITE_TRUNCATE, .first = 4, .last = 4}};
+	struct raft_write s = {.kind = RAFT_WRITE_SNAPSHOT,
+			       .first = 1,
+			       .last = 2,
+			       .snapshot = {.index = 3,
+					    .term = 2,
+					    .conf_index = 1,
+					    .conf = (char *)"conf",
+					    .conf_len = 4,
+					    .data = (char *)"data!",
+					    .len = 5}};
 	struct raft_disk_image i;
 	struct raft_disk *d;
 
@@ -102,8 +110,10 @@ static int log_fill(void *arg)
 	EXPECT_OK(raft_log_open(arg, 9, &d));
 	EXPECT_OK(d->ops->bootstrap(d, &first));
 	for (uint64_t i = 2; i < 50; i++) {
-		struct raft_disk_entry e = entry(1, "some bytes of a command that is not too short");
-		struct raft_write w = { .kind = RAFT_WRITE_APPEND, .first = i, .last = i, .entry = &e };
+		struct raft_disk_entry e =
+			entry(1, "some bytes of a command that is not too short");
+		struct raft_write w = {
+			.kind = RAFT_WRITE_APPEND, .first = i, .last = i, .entry = &e};
 
 		EXPECT_OK(d->ops->write(d, &w, 1));
 	}
@@ -132,7 +142,7 @@ static int log_open_fails(void *arg)
 
 static int opens_with(const char *dir, uint16_t node, int rc)
 {
-	return phase(log_open_fails, &(struct open_as){ dir, node, rc });
+	return phase(log_open_fails, &(struct open_as){dir, node, rc});
 }
 
 /* Calls fn with each file of dir/db whose name ends so. */
@@ -249,7 +259,8 @@ static bool life_send(void *ctx, uint16_t to, const void *msg, size_t len)
 	return false;
 }
 
-static void life_apply(void *ctx, uint64_t index, const void *cmd, size_t len, struct command_result *out)
+static void life_apply(void *ctx, uint64_t index, const void *cmd, size_t len,
+		       struct command_result *out)
 {
 	uint64_t id = get_le64(cmd);
 
@@ -272,10 +283,12 @@ static int life_restore(void *ctx, const void *data, size_t len, uint64_t index)
 
 static void life_propose(unsigned slot)
 {
-	uint8_t cmd[200] = { 0 };
+	uint8_t cmd[200] = {0};
 
 	put_le64(cmd, life.next++);
-	EXPECT_EQ(consensus_propose(life.c, &life.proposal[slot], cmd, sizeof(cmd), &life.wait[slot]), PENDING);
+	EXPECT_EQ(
+		consensus_propose(life.c, &life.proposal[slot], cmd, sizeof(cmd), &life.wait[slot]),
+		PENDING);
 }
 
 static void life_acked(struct wait *w, int rc)
@@ -308,7 +321,8 @@ static const struct consensus_hooks life_hooks = {
 
 static void life_start(const char *dir)
 {
-	struct consensus_config cfg = { .id = 1, .dir = dir, .bootstrap = true, .hooks = &life_hooks };
+	struct consensus_config cfg = {
+		.id = 1, .dir = dir, .bootstrap = true, .hooks = &life_hooks};
 
 	cfg.loop = life.loop = loop_create("test", 8);
 	EXPECT(life.loop != NULL);
@@ -367,7 +381,7 @@ TEST(node, acknowledged_commands_survive_a_kill)
 	life.acks = open(path("acks"), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
 	EXPECT(life.acks >= 0);
 	for (unsigned round = 0; round < 4; round++) {
-		struct stat st = { 0 };
+		struct stat st = {0};
 		pid_t pid = fork();
 		int status;
 

@@ -19,7 +19,8 @@ static struct writer encode(const struct raft_message *m)
 }
 
 /* Encodes, compares with the golden bytes, decodes. */
-static void there_and_back(const struct raft_message *m, const char *golden, struct raft_message *out)
+static void there_and_back(const struct raft_message *m, const char *golden,
+			   struct raft_message *out)
 {
 	struct writer w = encode(m);
 
@@ -35,9 +36,9 @@ static void there_and_back(const struct raft_message *m, const char *golden, str
 		EXPECT_RC(message_decode(exact, n, 7, &cut), -ERR_PROTOCOL);
 	}
 	write_u8(&w, 0);
-	EXPECT_RC(message_decode(w.data, w.len, 7, &(struct raft_message){ 0 }), -ERR_PROTOCOL);
+	EXPECT_RC(message_decode(w.data, w.len, 7, &(struct raft_message){0}), -ERR_PROTOCOL);
 	w.data[0] = 2;
-	EXPECT_RC(message_decode(w.data, w.len, 7, &(struct raft_message){ 0 }), -ERR_VERSION);
+	EXPECT_RC(message_decode(w.data, w.len, 7, &(struct raft_message){0}), -ERR_VERSION);
 	writer_free(&w);
 }
 
@@ -45,23 +46,29 @@ TEST(message, append_entries)
 {
 	struct raft_configuration conf;
 	struct raft_entry e[3] = {
-		{ .term = 2, .type = RAFT_COMMAND, .buf = { (char *)"abc", 3 } },
-		{ .term = 3, .type = RAFT_BARRIER, .buf = { (char *)"\0\0\0\0\0\0\0\0", 8 } },
-		{ .term = 3, .type = RAFT_CHANGE },
+		{.term = 2, .type = RAFT_COMMAND, .buf = {(char *)"abc", 3}},
+		{.term = 3, .type = RAFT_BARRIER, .buf = {(char *)"\0\0\0\0\0\0\0\0", 8}},
+		{.term = 3, .type = RAFT_CHANGE},
 	};
-	struct raft_message m = { .type = RAFT_IO_APPEND_ENTRIES,
-				  .append_entries = { .term = 4, .prev_log_index = 0x0102, .prev_log_term = 2,
-						      .leader_commit = 9, .entries = e, .n_entries = 3 } };
+	struct raft_message m = {.type = RAFT_IO_APPEND_ENTRIES,
+				 .append_entries = {.term = 4,
+						    .prev_log_index = 0x0102,
+						    .prev_log_term = 2,
+						    .leader_commit = 9,
+						    .entries = e,
+						    .n_entries = 3}};
 	struct raft_message out;
 
 	raft_configuration_init(&conf);
 	add(&conf, 7, "7", RAFT_VOTER);
 	EXPECT_OK(configuration_encode(&conf, &e[2].buf));
 	there_and_back(&m,
-		       "0100 0100 0400000000000000 0201000000000000 0200000000000000 0900000000000000 03000000"
+		       "0100 0100 0400000000000000 0201000000000000 0200000000000000 "
+		       "0900000000000000 03000000"
 		       "0200000000000000 01 03000000 616263"
 		       "0300000000000000 02 08000000 0000000000000000"
-		       "0300000000000000 03 18000000 01 0100000000000000 0700000000000000 3700 01 00000000",
+		       "0300000000000000 03 18000000 01 0100000000000000 0700000000000000 3700 01 "
+		       "00000000",
 		       &out);
 	EXPECT_EQ(out.append_entries.term, 4);
 	EXPECT_EQ(out.append_entries.prev_log_index, 0x0102);
@@ -84,11 +91,14 @@ TEST(message, append_entries)
 
 TEST(message, heartbeat_has_no_array)
 {
-	struct raft_message m = { .type = RAFT_IO_APPEND_ENTRIES,
-				  .append_entries = { .term = 1, .prev_log_index = 5, .prev_log_term = 1 } };
+	struct raft_message m = {
+		.type = RAFT_IO_APPEND_ENTRIES,
+		.append_entries = {.term = 1, .prev_log_index = 5, .prev_log_term = 1}};
 	struct raft_message out;
 
-	there_and_back(&m, "0100 0100 0100000000000000 0500000000000000 0100000000000000 0000000000000000 00000000",
+	there_and_back(&m,
+		       "0100 0100 0100000000000000 0500000000000000 0100000000000000 "
+		       "0000000000000000 00000000",
 		       &out);
 	EXPECT(out.append_entries.entries == NULL);
 	EXPECT_EQ(out.append_entries.n_entries, 0);
@@ -96,8 +106,8 @@ TEST(message, heartbeat_has_no_array)
 
 TEST(message, append_result)
 {
-	struct raft_message out, m = { .type = RAFT_IO_APPEND_ENTRIES_RESULT,
-				       .append_entries_result = { 1, 2, 3 } };
+	struct raft_message out,
+		m = {.type = RAFT_IO_APPEND_ENTRIES_RESULT, .append_entries_result = {1, 2, 3}};
 
 	there_and_back(&m, "0100 0200 0100000000000000 0200000000000000 0300000000000000", &out);
 	EXPECT_EQ(out.append_entries_result.term, 1);
@@ -107,9 +117,12 @@ TEST(message, append_result)
 
 TEST(message, vote)
 {
-	struct raft_message out, m = { .type = RAFT_IO_REQUEST_VOTE, .request_vote = { 5, 7, 9, 4, true, false } };
+	struct raft_message out,
+		m = {.type = RAFT_IO_REQUEST_VOTE, .request_vote = {5, 7, 9, 4, true, false}};
 
-	there_and_back(&m, "0100 0300 0500000000000000 0700000000000000 0900000000000000 0400000000000000 01 00",
+	there_and_back(&m,
+		       "0100 0300 0500000000000000 0700000000000000 0900000000000000 "
+		       "0400000000000000 01 00",
 		       &out);
 	EXPECT(out.request_vote.disrupt_leader && !out.request_vote.pre_vote);
 	EXPECT_EQ(out.request_vote.last_log_index, 9);
@@ -118,7 +131,8 @@ TEST(message, vote)
 
 TEST(message, vote_names_its_sender)
 {
-	struct raft_message out, m = { .type = RAFT_IO_REQUEST_VOTE, .request_vote = { 5, 7, 9, 4, false, true } };
+	struct raft_message out,
+		m = {.type = RAFT_IO_REQUEST_VOTE, .request_vote = {5, 7, 9, 4, false, true}};
 	struct writer w = encode(&m);
 
 	EXPECT_RC(message_decode(w.data, w.len, 8, &out), -ERR_PROTOCOL);
@@ -127,13 +141,15 @@ TEST(message, vote_names_its_sender)
 
 TEST(message, vote_result_has_three_values)
 {
-	static const raft_tribool value[] = { raft_tribool_unknown, raft_tribool_true, raft_tribool_false };
-	static const char *const golden[] = { "0100 0400 0500000000000000 01 00", "0100 0400 0500000000000000 01 01",
-					      "0100 0400 0500000000000000 01 02" };
+	static const raft_tribool value[] = {raft_tribool_unknown, raft_tribool_true,
+					     raft_tribool_false};
+	static const char *const golden[] = {"0100 0400 0500000000000000 01 00",
+					     "0100 0400 0500000000000000 01 01",
+					     "0100 0400 0500000000000000 01 02"};
 
 	for (unsigned i = 0; i < 3; i++) {
-		struct raft_message out, m = { .type = RAFT_IO_REQUEST_VOTE_RESULT,
-					       .request_vote_result = { 5, true, value[i] } };
+		struct raft_message out, m = {.type = RAFT_IO_REQUEST_VOTE_RESULT,
+					      .request_vote_result = {5, true, value[i]}};
 
 		there_and_back(&m, golden[i], &out);
 		EXPECT_EQ(out.request_vote_result.pre_vote, value[i]);
@@ -143,15 +159,19 @@ TEST(message, vote_result_has_three_values)
 
 TEST(message, snapshot)
 {
-	struct raft_message out, m = { .type = RAFT_IO_INSTALL_SNAPSHOT,
-				       .install_snapshot = { .term = 3, .last_index = 20, .last_term = 2,
-							     .conf_index = 1, .data = { (char *)"state", 5 } } };
+	struct raft_message out, m = {.type = RAFT_IO_INSTALL_SNAPSHOT,
+				      .install_snapshot = {.term = 3,
+							   .last_index = 20,
+							   .last_term = 2,
+							   .conf_index = 1,
+							   .data = {(char *)"state", 5}}};
 
 	raft_configuration_init(&m.install_snapshot.conf);
 	add(&m.install_snapshot.conf, 1, "1", RAFT_VOTER);
 	add(&m.install_snapshot.conf, 2, "2", RAFT_STANDBY);
 	there_and_back(&m,
-		       "0100 0500 0300000000000000 1400000000000000 0200000000000000 0100000000000000 20000000"
+		       "0100 0500 0300000000000000 1400000000000000 0200000000000000 "
+		       "0100000000000000 20000000"
 		       "01 0200000000000000 0100000000000000 3100 01 0200000000000000 3200 00 00"
 		       "05000000 7374617465",
 
@@ -166,7 +186,7 @@ TEST(message, snapshot)
 
 TEST(message, timeout_now)
 {
-	struct raft_message out, m = { .type = RAFT_IO_TIMEOUT_NOW, .timeout_now = { 1, 2, 3 } };
+	struct raft_message out, m = {.type = RAFT_IO_TIMEOUT_NOW, .timeout_now = {1, 2, 3}};
 
 	there_and_back(&m, "0100 0600 0100000000000000 0200000000000000 0300000000000000", &out);
 	EXPECT_EQ(out.timeout_now.last_log_term, 3);
@@ -174,11 +194,14 @@ TEST(message, timeout_now)
 
 TEST(message, nonsense_is_refused)
 {
-	struct raft_entry e[2] = { { .term = 3, .type = RAFT_COMMAND, .buf = { (char *)"a", 1 } },
-				   { .term = 2, .type = RAFT_COMMAND, .buf = { (char *)"b", 1 } } };
-	struct raft_message out, m = { .type = RAFT_IO_APPEND_ENTRIES,
-				       .append_entries = { .term = 3, .prev_log_index = 1, .prev_log_term = 1,
-							   .entries = e, .n_entries = 2 } };
+	struct raft_entry e[2] = {{.term = 3, .type = RAFT_COMMAND, .buf = {(char *)"a", 1}},
+				  {.term = 2, .type = RAFT_COMMAND, .buf = {(char *)"b", 1}}};
+	struct raft_message out, m = {.type = RAFT_IO_APPEND_ENTRIES,
+				      .append_entries = {.term = 3,
+							 .prev_log_index = 1,
+							 .prev_log_term = 1,
+							 .entries = e,
+							 .n_entries = 2}};
 	struct writer w = encode(&m);
 
 	EXPECT_RC(message_decode(w.data, w.len, 7, &out), -ERR_PROTOCOL); /* terms fall */
@@ -204,19 +227,25 @@ TEST(message, cut_lowers_the_commit)
 {
 	static char big[600];
 	struct raft_entry e[4];
-	struct raft_message out, m = { .type = RAFT_IO_APPEND_ENTRIES,
-				       .append_entries = { .term = 3, .prev_log_index = 10, .prev_log_term = 1,
-							   .leader_commit = 14, .entries = e, .n_entries = 4 } };
+	struct raft_message out, m = {.type = RAFT_IO_APPEND_ENTRIES,
+				      .append_entries = {.term = 3,
+							 .prev_log_index = 10,
+							 .prev_log_term = 1,
+							 .leader_commit = 14,
+							 .entries = e,
+							 .n_entries = 4}};
 	struct writer w = writer_init_heap();
 
 	for (unsigned i = 0; i < 4; i++)
-		e[i] = (struct raft_entry){ .term = 3, .type = RAFT_COMMAND, .buf = { big, sizeof(big) } };
+		e[i] = (struct raft_entry){
+			.term = 3, .type = RAFT_COMMAND, .buf = {big, sizeof(big)}};
 	EXPECT_OK(message_encode(&m, 1300, &w));
 	EXPECT_OK(message_decode(w.data, w.len, 7, &out));
 	EXPECT_EQ(out.append_entries.n_entries, 2);
 	EXPECT_EQ(out.append_entries.leader_commit, 12);
 	message_free(&out);
-	/* Without: the receiver would commit up to 14, entries of its own that nobody vouched for. */
+	/* Without: the receiver would commit up to 14, entries of its own that nobody vouched for.
+	 */
 	consensus_guards_off = GUARD_CUT;
 	w.len = 0;
 	EXPECT_OK(message_encode(&m, 1300, &w));
@@ -257,11 +286,14 @@ TEST(configuration, decodes_what_libraft_encodes)
 /* Damaged in any way: refused, or decoded to something that can be freed. */
 TEST(message, random_damage)
 {
-	struct raft_entry e[2] = { { .term = 3, .type = RAFT_COMMAND, .buf = { (char *)"abcdefgh", 8 } },
-				   { .term = 3, .type = RAFT_CHANGE } };
-	struct raft_message m = { .type = RAFT_IO_APPEND_ENTRIES,
-				  .append_entries = { .term = 3, .prev_log_index = 1, .prev_log_term = 1,
-						      .entries = e, .n_entries = 2 } };
+	struct raft_entry e[2] = {{.term = 3, .type = RAFT_COMMAND, .buf = {(char *)"abcdefgh", 8}},
+				  {.term = 3, .type = RAFT_CHANGE}};
+	struct raft_message m = {.type = RAFT_IO_APPEND_ENTRIES,
+				 .append_entries = {.term = 3,
+						    .prev_log_index = 1,
+						    .prev_log_term = 1,
+						    .entries = e,
+						    .n_entries = 2}};
 	struct raft_configuration conf;
 	struct writer w;
 	struct rng r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole histories that go wrong as soon as one guard is off. The seeds were found by
- * `test_consensus_histories --off MASK`; a change of the simulation moves them, so a few more are tried.
- * The others' need is shown by the exact sequences of test_consensus_guards.c. */
+ * `test_consensus_histories --off MASK`; a change of the simulation moves them, so a few more are
+ * tried. The others' need is shown by the exact sequences of test_consensus_guards.c. */
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@ static struct sim sim;
 /* The first seed of first … last whose history breaks a promise or crashes; 0: none. */
 static uint64_t first_bad(uint32_t off, uint64_t first, uint64_t last)
 {
-	uint64_t *at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t *at =
+		mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t bad;
 	int status;
 	pid_t pid;
@@ -47,9 +48,27 @@ static void needs(uint32_t guard, uint64_t seed)
 	EXPECT_EQ(first_bad(0, bad, bad), 0);
 }
 
-TEST(need, r3) { needs(GUARD_R3, 16); }
-TEST(need, x1) { needs(GUARD_X1, 323); }
-TEST(need, x3) { needs(GUARD_X3, 303); }
-TEST(need, x8a) { needs(GUARD_X8A, 201); }
-TEST(need, cut) { needs(GUARD_CUT, 120); }
-TEST(need, close) { needs(GUARD_CLOSE, 1); }
+TEST(need, r3)
+{
+	needs(GUARD_R3, 16);
+}
+TEST(need, x1)
+{
+	needs(GUARD_X1, 323);
+}
+TEST(need, x3)
+{
+	needs(GUARD_X3, 303);
+}
+TEST(need, x8a)
+{
+	needs(GUARD_X8A, 201);
+}
+TEST(need, cut)
+{
+	needs(GUARD_CUT, 120);
+}
+TEST(need, close)
+{
+	needs(GUARD_CLOSE, 1);
+}
