@@ -514,6 +514,7 @@ void admin_stop(struct admin *a)
 
 	a->stopping = true;
 	timer_cancel(&a->tick);
+	http_unlisten(a->http);
 	/* Their operations may still be resumed by the cluster on its way down; only the answer
 	 * goes now. */
 	list_for_each(q, &a->requests, link)

@@ -64,7 +64,7 @@ static void say_health(struct text *t, struct admin *a)
 
 	facts_health(a, r);
 	say(t, "# TYPE ashlar_health_objects gauge\n");
-	say(t, "ashlar_health_objects{state=\"full\"} %" PRIu64 "\n", r->full);
+	say(t, "ashlar_health_objects{state=\"in_sync\"} %" PRIu64 "\n", r->full);
 	say(t, "ashlar_health_objects{state=\"degraded\"} %" PRIu64 "\n", r->degraded);
 	say(t, "ashlar_health_objects{state=\"single_copy\"} %" PRIu64 "\n", r->single);
 	say(t, "ashlar_health_objects{state=\"unavailable\"} %" PRIu64 "\n", r->unavailable);

@@ -463,22 +463,53 @@ static void check_data(struct ctx *c)
 /* ---- The whole ---------------------------------------------------------------------------------
  */
 
-/* Errors first; roots before consequences; else the order of the rules. */
-static int rank(const struct health_item *i)
+/* The item at the root of i: i itself, or what caused it. */
+static const char *root_code(const struct health_item *i)
 {
-	return (int)(HEALTH_ERROR - i->severity) * 2 + (i->caused_by[0] != '\0');
+	return i->caused_by[0] ? i->caused_by : i->code;
+}
+
+/* A root counts as much as the worst of its consequences. */
+static enum health_severity group_severity(const struct health_report *r,
+					   const struct health_item *i)
+{
+	enum health_severity worst = i->severity;
+
+	for (unsigned k = 0; k < r->count; k++)
+		if (!strcmp(root_code(&r->item[k]), root_code(i)))
+			worst = MAX(worst, r->item[k].severity);
+	return worst;
+}
+
+/* The worst root first, each followed by its consequences, worst first. */
+static bool comes_before(const struct health_report *r, const struct health_item *a,
+			 const struct health_item *b)
+{
+	enum health_severity ga = group_severity(r, a), gb = group_severity(r, b);
+	int by_root = strcmp(root_code(a), root_code(b));
+
+	if (ga != gb)
+		return ga > gb;
+	if (by_root)
+		return by_root < 0;
+	if (!a->caused_by[0] != !b->caused_by[0])
+		return !a->caused_by[0];
+	return a->severity > b->severity;
 }
 
 static void sort_items(struct health_report *r)
 {
-	for (unsigned i = 1; i < r->count; i++) {
-		struct health_item x = r->item[i];
-		unsigned k = i;
+	struct health_item sorted[HEALTH_ITEMS_MAX];
+	unsigned n = 0;
 
-		for (; k > 0 && rank(&r->item[k - 1]) > rank(&x); k--)
-			r->item[k] = r->item[k - 1];
-		r->item[k] = x;
+	for (unsigned i = 0; i < r->count; i++) {
+		unsigned k = n++;
+
+		for (; k > 0 && comes_before(r, &r->item[i], &sorted[k - 1]); k--)
+			sorted[k] = sorted[k - 1];
+		sorted[k] = r->item[i];
 	}
+	memcpy(r->item, sorted, n * sizeof(sorted[0]));
 }
 
 void health_evaluate(const struct health_input *in, struct health_report *out)

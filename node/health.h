@@ -57,7 +57,7 @@ struct health_item {
 struct health_report {
 	enum health_severity overall;
 	unsigned count;
-	struct health_item item[HEALTH_ITEMS_MAX]; /* errors first */
+	struct health_item item[HEALTH_ITEMS_MAX]; /* worst root first, then its consequences */
 	/* objects by how many in-sync replicas can be reached now */
 	uint64_t objects, full, degraded, single, unavailable;
 };

@@ -291,18 +291,33 @@ uint16_t http_tls_port(const struct http_server *s)
 	return s->tls_port;
 }
 
+static void stop_accepting(struct evhttp_bound_socket *b, void *arg)
+{
+	evconnlistener_disable(evhttp_bound_socket_get_listener(b));
+}
+
+void http_unlisten(struct http_server *s)
+{
+	s->destroying = true; /* no listener is enabled again */
+	if (s->tls_http)
+		evhttp_foreach_bound_socket(s->tls_http, stop_accepting, NULL);
+	if (s->unix_http)
+		evhttp_foreach_bound_socket(s->unix_http, stop_accepting, NULL);
+	if (s->unix_path)
+		(void)unlink(s->unix_path);
+	free(s->unix_path);
+	s->unix_path = NULL;
+}
+
 void http_destroy(struct http_server *s)
 {
 	if (!s)
 		return;
 	CHECK(s->requests == 0);
-	s->destroying = true;
+	http_unlisten(s);
 	if (s->tls_http)
 		evhttp_free(s->tls_http);
 	if (s->unix_http)
 		evhttp_free(s->unix_http);
-	if (s->unix_path)
-		(void)unlink(s->unix_path);
-	free(s->unix_path);
 	free(s);
 }

@@ -33,5 +33,7 @@ int http_listen_tls(struct http_server *s, struct tls_ctx *tls, const char *addr
 uint16_t http_tls_port(const struct http_server *s);
 /* Frees r. `type` is a media type. The body is copied. */
 void http_reply(struct http_request *r, int status, const char *type, const char *body, size_t len);
+/* No new connections, and the unix socket's name is gone; answers still go out. */
+void http_unlisten(struct http_server *s);
 /* Closes everything; every request must have been answered. */
 void http_destroy(struct http_server *s);
