@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libraft's door. Raft for the cluster's one group: libraft 0.15.0 for the algorithm, our own raft_io
  * (log, term, vote and snapshots in a small RocksDB of its own with synced writes; messages through
- * the caller). Guards R1–R12 and X1–X10 (cluster/README.md) live here. One loop; callbacks from it. */
+ * the caller). Guards R1–R12 and X1–X10 (cluster/README.md) live here. One loop; callbacks from it.
+ *
+ * Where only a restart from the disk is the cure (a write of the log failed, libraft gave up, its
+ * configuration is not the log's) the process logs why and ends with EX_TEMPFAIL (75): the service
+ * manager must start it again. */
 #pragma once
 
 #include "cluster/command.h"
@@ -42,7 +46,9 @@ struct consensus_status {
 	uint64_t leader_contact_us; /* mono time of the last message of the leader */
 };
 
-/* Blocking start (reads its log). -ERR_CORRUPT names the file and the remedy. */
+/* Blocking start (reads its log), on the loop's thread or before the loop runs. restore and apply are
+ * called from inside it (*out is not set yet), the other hooks only later. -ERR_CORRUPT: the log names
+ * the file and the remedy; a node never starts with less than it acknowledged. */
 int consensus_start(const struct consensus_config *cfg, struct consensus **out) MUST_USE;
 void consensus_stop(struct consensus *c, void (*stopped)(void *ctx)); /* then freed */
 void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size_t len);
@@ -60,7 +66,9 @@ struct proposal {
 int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, size_t len,
 		      struct wait *w) MUST_USE;
 /* Membership, one at a time, only after this term's barrier: a new node becomes standby, then voter.
- * 0 done; PENDING; -ERR_BUSY; -ERR_NOT_LEADER. */
+ * 0 done; PENDING; -ERR_BUSY; -ERR_NOT_LEADER; -ERR_NOT_FOUND; -ERR_REFUSED: the leader itself, or down
+ * to one voter. Resumed with 0, -ERR_RETRY (leadership lost: look and ask again) or -ETIMEDOUT (the node
+ * did not catch up). */
 int consensus_add_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 int consensus_make_voter(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 int consensus_make_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;

@@ -55,6 +55,11 @@ static const struct consensus_env_ops env_ops = {
 	.destroy = env_destroy,
 };
 
+const struct consensus_env_ops *bench_env_ops(void)
+{
+	return &env_ops;
+}
+
 static bool hook_send(void *ctx, uint16_t to, const void *msg, size_t len)
 {
 	struct bench *b = ctx;

@@ -29,6 +29,7 @@ void bench_change(struct bench *b, uint64_t term, unsigned members); /* voters 1
 void bench_snapshot(struct bench *b, uint64_t index, uint64_t term); /* in place of all so far */
 void bench_boot(struct bench *b);
 void bench_fini(struct bench *b);
+const struct consensus_env_ops *bench_env_ops(void);
 /* As after a kill: what is under way is lost. */
 void bench_reboot(struct bench *b);
 

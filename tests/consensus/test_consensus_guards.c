@@ -622,3 +622,111 @@ TEST(guard, close_with_several_writes)
 	EXPECT(crashes(close_while_writing));
 	consensus_guards_off = 0;
 }
+
+/* ---- Start and stop ---- */
+
+static int start_on(struct bench *b)
+{
+	struct consensus_env *e = &b->env;
+	struct consensus_config cfg = {.id = 1, .ctx = b};
+
+	*e = (struct consensus_env){.ops = bench_env_ops()};
+	return consensus_start_on(&cfg, e, &b->disk.disk, &b->c);
+}
+
+TEST(start, damaged_log_is_refused)
+{
+	struct bench *b = &bench;
+
+	log_set_level(LOG_ERROR + 1);
+	bench_init(b, 2); /* its first entry is no configuration */
+	b->disk.image.entry[0].type = RAFT_COMMAND;
+	EXPECT_RC(start_on(b), -ERR_CORRUPT);
+	sim_disk_fini(&b->disk);
+
+	bench_init(b, 2); /* a configuration that does not decode */
+	((uint8_t *)b->disk.image.entry[0].data)[0] = 9;
+	EXPECT_RC(start_on(b), -ERR_CORRUPT);
+	sim_disk_fini(&b->disk);
+	log_set_level(LOG_INFO);
+}
+
+static unsigned resumed[8];
+static struct wait waits[8];
+static int codes[8];
+static bool stopped;
+
+static void on_resumed(struct wait *w, int rc)
+{
+	resumed[w - waits]++;
+	codes[w - waits] = rc;
+}
+
+static void on_stopped(void *ctx)
+{
+	stopped = true;
+}
+
+/* Three commands are being written, one waits to be proposed: each asker hears once. */
+TEST(stop, every_asker_hears)
+{
+	static struct proposal p[4];
+	struct bench *b = &bench;
+
+	bench_init(b, 2);
+	bench_boot(b);
+	bench_elect(b);
+	for (unsigned i = 0; i < 4; i++) {
+		waits[i].resume = on_resumed;
+		EXPECT_EQ(consensus_propose(b->c, &p[i], "command!", 8, &waits[i]), PENDING);
+		if (i < 3)
+			bench_turn(b);
+	}
+	consensus_stop(b->c, on_stopped);
+	bench_turn(b);
+	EXPECT(!stopped); /* the log's writes end first */
+	bench_settle(b);
+	EXPECT(stopped);
+	for (unsigned i = 0; i < 4; i++) {
+		EXPECT_EQ(resumed[i], 1);
+		EXPECT_RC(codes[i], i < 3 ? -ERR_RETRY : -ERR_NOT_LEADER);
+	}
+	/* All three are there after a start: their outcome was unknown, not "nothing done". */
+	EXPECT_EQ(b->disk.image.count, 1 + 1 + 3);
+	sim_disk_fini(&b->disk);
+	for (unsigned i = 0; i < b->sent; i++)
+		message_free(&b->out[i]);
+}
+
+/* Leadership lost: what was appended is of unknown outcome, what waited was not done. */
+TEST(propose, lost_leadership)
+{
+	static struct proposal p[80];
+	static struct wait w[80];
+	struct bench *b = &bench;
+
+	memset(resumed, 0, sizeof(resumed));
+	bench_init(b, 2);
+	bench_boot(b);
+	EXPECT_RC(consensus_propose(b->c, &p[0], "command!", 8, &waits[0]), -ERR_NOT_LEADER);
+	bench_elect(b);
+	bench_settle(b);
+	b->unconnected = true;
+	for (unsigned i = 0; i < 80; i++)
+		w[i].resume = ignore;
+	waits[0].resume = waits[1].resume = on_resumed;
+	for (unsigned i = 0; i < 80; i++)
+		EXPECT_EQ(consensus_propose(b->c, &p[i], "command!", 8,
+					    i == 0    ? &waits[0]
+					    : i == 79 ? &waits[1]
+						      : &w[i]),
+			  PENDING);
+	bench_turn(b);
+	bench_append(b, 3, 9, 1, 1, 1, 0, 0, 0);
+	EXPECT_EQ(b->c->raft.state, RAFT_FOLLOWER);
+	EXPECT_EQ(resumed[0], 1);
+	EXPECT_EQ(resumed[1], 1);
+	EXPECT_RC(codes[0], -ERR_RETRY);
+	EXPECT_RC(codes[1], -ERR_NOT_LEADER);
+	bench_fini(b);
+}
