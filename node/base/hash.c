@@ -3,8 +3,12 @@
 
 #include <pthread.h>
 
-#define XXH_INLINE_ALL
+/* The library chooses AVX2 or AVX-512 at run time where the processor has it. */
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 struct fp128 hash_fp128(const void *data, size_t len)
 {
