@@ -206,7 +206,8 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	enum nak_reason reason;
 	int rc = 0;
 
-	if (!o || !o->store || o->gen != m->gen || !o->group || o->group->id != m->group || o->creating) {
+	if (!o || !o->store || o->gen != m->gen || !o->group || o->group->id != m->group ||
+	    o->group->incarnation != m->group_incarnation || o->creating) {
 		nak(s, &m->key, NAK_NO_REPLICA);
 		return;
 	}

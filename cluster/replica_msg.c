@@ -68,6 +68,7 @@ void msg_join_encode(const struct msg_join *m, struct writer *w)
 	write_u8(w, m->syncing ? 1 : 0);
 	write_u8(w, (uint8_t)m->epoch_count);
 	write_u16(w, m->group);
+	write_u32(w, m->group_incarnation);
 	put_version(w, m->last);
 	put_version(w, m->commit);
 	for (unsigned i = 0; i < m->epoch_count; i++) {
@@ -88,6 +89,7 @@ int msg_join_decode(struct reader *r, struct msg_join *out)
 	out->syncing = flags & 1;
 	out->epoch_count = read_u8(r);
 	out->group = read_u16(r);
+	out->group_incarnation = read_u32(r);
 	out->last = take_version(r);
 	out->commit = take_version(r);
 	if (flags > 1 || !out->epoch_count || out->epoch_count > EPOCHS_MAX)

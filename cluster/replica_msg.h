@@ -8,7 +8,7 @@
  * BEACON, GRANT   u64 time in µs on the beacon sender's clock; the grant echoes it
  * FENCE, FENCED   u64 object, u32 seen
  * JOIN            key, u32 generation of the addressed replica, u8 flags (1 syncing), u8 epochs,
- *                 u16 group, version last, version commit, epochs × (u32 tenure, u64 first seq)
+ *                 u16 group, u32 group incarnation, version last, version commit, epochs × (u32 tenure, u64 first seq)
  * JOINED          key, u8 status (0 joined, 1 NAK), u8 reason (enum nak_reason), u16 folds,
  *                 version last, version commit, folds × u64
  * STALE           key (of the JOIN refused), u32 seen
@@ -52,7 +52,7 @@ struct msg_fence {
 
 struct msg_join {
 	struct msg_key key;
-	uint32_t gen;
+	uint32_t gen, group_incarnation; /* with the group: which replica is meant */
 	uint16_t group;
 	bool syncing;
 	struct version last, commit;

@@ -93,6 +93,7 @@ static void join(struct member *m)
 	struct msg_join j = { .key = { .object = o->id, .tenure = p->tenure, .join = ++p->joins },
 			      .gen = m->id.gen,
 			      .group = m->id.group,
+			      .group_incarnation = m->id.group_incarnation,
 			      .syncing = !m->want,
 			      .last = p->last,
 			      .commit = p->commit,
