@@ -225,7 +225,7 @@ static int run_all(struct ctl *c, const struct bench *b, const char *only)
 
 	table_init(&t, ARRAY_LEN(head), 0xfe, head);
 	for (size_t i = 0; rc == CTL_OK && i < ARRAY_LEN(hcibench); i++) {
-		struct result r = { 0 };
+		struct result r = {0};
 
 		if (only && strcmp(only, hcibench[i].name))
 			continue;
@@ -245,6 +245,16 @@ static int run_all(struct ctl *c, const struct bench *b, const char *only)
 		table_print(&t);
 	json_free(j);
 	return rc;
+}
+
+/* The NBD socket stands beside the admin socket. */
+static char *beside_admin(const struct ctl *c)
+{
+	const char *path = strncmp(c->admin, "unix:", 5) ? NULL : c->admin + 5;
+	const char *slash = path ? strrchr(path, '/') : NULL;
+
+	return slash ? xasprintf("%.*s/nbd.sock", (int)(slash - path), path)
+		     : xstrdup("/run/ashlar/nbd.sock");
 }
 
 /* The volume must exist and not be attached: writing over somebody's data is not a benchmark. */
@@ -270,7 +280,7 @@ static int bench_run(struct ctl *c, int argc, char **argv)
 {
 	const char *profile = "hcibench", *volume = NULL, *seconds = "5", *size = "1g",
 		   *only = NULL;
-	const char *socket = "/run/ashlar/nbd.sock", *uri = NULL;
+	const char *socket = NULL, *uri = NULL;
 	bool fill = false, yes = false;
 	const struct option_spec o[] = {{"--profile", &profile, NULL}, {"--volume", &volume, NULL},
 					{"--seconds", &seconds, NULL}, {"--size", &size, NULL},
@@ -278,6 +288,7 @@ static int bench_run(struct ctl *c, int argc, char **argv)
 					{"--uri", &uri, NULL},         {"--fill", NULL, &fill},
 					{"--yes", NULL, &yes}};
 	CLEANUP(free_ptr) char *made = NULL;
+	CLEANUP(free_ptr) char *beside = beside_admin(c);
 	CLEANUP(free_ptr) char *out = NULL;
 	struct bench b;
 	uint64_t v;
@@ -298,7 +309,7 @@ static int bench_run(struct ctl *c, int argc, char **argv)
 		rc = check_volume(c, volume);
 		if (rc != CTL_OK)
 			return rc;
-		made = xasprintf("nbd+unix:///%s?socket=%s", volume, socket);
+		made = xasprintf("nbd+unix:///%s?socket=%s", volume, socket ? socket : beside);
 	}
 	b = (struct bench){.uri = uri ? uri : made, .size = size, .seconds = seconds};
 	if (fill) {
