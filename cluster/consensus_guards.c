@@ -117,15 +117,16 @@ bool guard_x3_strip_committed(const struct consensus *c, struct raft_message *m)
 	return view_term(&c->view, a->prev_log_index) == 0 && a->term <= c->raft.current_term;
 }
 
-/* The first index at which the message differs from our log; 0: nowhere. */
+/* The first index at which the message differs from our log; 0: nowhere. What was compacted away is
+ * committed and X3 takes it off; the rest of such a message counts. */
 static uint64_t conflict(const struct consensus *c, const struct raft_append_entries *a)
 {
 	for (unsigned i = 0; i < a->n_entries; i++) {
-		uint64_t index = a->prev_log_index + 1 + i, ours = view_term(&c->view, index);
+		uint64_t index = a->prev_log_index + 1 + i;
 
-		if (ours == 0)
+		if (index > view_last(&c->view))
 			return 0;
-		if (ours != a->entries[i].term)
+		if (index >= c->view.first && view_term(&c->view, index) != a->entries[i].term)
 			return index;
 	}
 	return 0;

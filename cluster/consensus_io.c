@@ -227,6 +227,8 @@ static int transmit(struct consensus *c, const struct raft_message *m)
 {
 	int rc;
 
+	if (m->server_id == 0 || m->server_id > UINT16_MAX)
+		return RAFT_NOCONNECTION; /* read from the wrong member of a union: no such node */
 	c->scratch.len = 0;
 	rc = message_encode(m, c->append_max, &c->scratch);
 	if (rc < 0) {

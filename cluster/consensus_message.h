@@ -26,6 +26,8 @@
 /* One AppendEntries carries entries up to this; what does not fit is cut off (never split), and the
  * leader commit is lowered to what was sent. */
 #define MESSAGE_APPEND_BYTES_MAX (1u << 20)
+/* The largest command: one entry always goes, whatever the cut. */
+#define MESSAGE_ENTRY_BYTES_MAX (3u << 20)
 /* A snapshot travels in one message, which has to fit in a frame (net/wire.h, 4 MiB). */
 #define MESSAGE_SNAPSHOT_BYTES_MAX ((4u << 20) - (64u << 10))
 

@@ -23,6 +23,8 @@ int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, 
 	struct pending *n;
 
 	CHECK(len > 0);
+	if (len > MESSAGE_ENTRY_BYTES_MAX)
+		return -ERR_LIMIT;
 	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER)
 		return -ERR_NOT_LEADER;
 	if (c->waiting_count >= WAITING_MAX)

@@ -270,6 +270,24 @@ void bench_append(struct bench *b, uint16_t from, uint64_t term, uint64_t prev, 
 	raft_free(conf.base);
 }
 
+void bench_append_mixed(struct bench *b, uint16_t from, uint64_t term, uint64_t prev,
+			uint64_t prev_term, uint64_t commit, unsigned n, uint64_t t, unsigned m,
+			uint64_t u)
+{
+	struct raft_entry e[16];
+	struct raft_message msg = {
+		.type = RAFT_IO_APPEND_ENTRIES,
+		.append_entries = {term, prev, prev_term, commit, e, n + m},
+	};
+
+	EXPECT(n + m <= ARRAY_LEN(e));
+	for (unsigned i = 0; i < n + m; i++)
+		e[i] = (struct raft_entry){.term = i < n ? t : u,
+					   .type = RAFT_COMMAND,
+					   .buf = {(char *)"command!", 8}};
+	bench_receive(b, from, &msg);
+}
+
 void bench_result(struct bench *b, uint16_t from, uint64_t term, uint64_t last)
 {
 	bench_receive(b, from,

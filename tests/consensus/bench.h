@@ -41,6 +41,10 @@ void bench_receive(struct bench *b, uint16_t from, const struct raft_message *m)
 /* An AppendEntries with n entries of `entry_term`; all commands, or CHANGEs of `members` voters. */
 void bench_append(struct bench *b, uint16_t from, uint64_t term, uint64_t prev, uint64_t prev_term,
 		  uint64_t commit, unsigned n, uint64_t entry_term, unsigned members);
+/* n entries of term t, then m of term u. Commands. */
+void bench_append_mixed(struct bench *b, uint16_t from, uint64_t term, uint64_t prev,
+			uint64_t prev_term, uint64_t commit, unsigned n, uint64_t t, unsigned m,
+			uint64_t u);
 void bench_result(struct bench *b, uint16_t from, uint64_t term, uint64_t last);
 void bench_vote_result(struct bench *b, uint16_t from, uint64_t term, bool pre_vote);
 void bench_install(struct bench *b, uint16_t from, uint64_t term, uint64_t index,
