@@ -20,6 +20,9 @@
 #include "node/loop/loop.h"
 
 #define API       __attribute__((visibility("default")))
+/* Set on each library thread: callbacks must not block. */
+static __thread const struct ashlar *on_thread_of;
+
 #define BYTES_MAX (32u << 20) /* copied payload at once; a single larger request passes */
 
 /* A blocking call's rendezvous. */
@@ -129,7 +132,7 @@ struct call {
 
 static int call_run(struct call *c, struct ashlar *a, void (*fn)(struct post *p))
 {
-	if (loop_is_current(a->loop))
+	if (on_thread_of == a)
 		return -EDEADLK;
 	c->a = a;
 	c->post.fn = fn;
@@ -316,7 +319,7 @@ static int request_blocking(struct ashlar_volume *v, enum request_kind kind, uin
 	struct meeting m;
 	int rc;
 
-	if (loop_is_current(v->a->loop))
+	if (on_thread_of == v->a)
 		return -EDEADLK;
 	meeting_init(&m);
 	rc = request_submit(v, kind, io_kind, offset, data, length, meeting_end, &m, true);
@@ -455,7 +458,7 @@ API uint64_t ashlar_volume_size(struct ashlar_volume *v)
 	uint64_t size = 0;
 	struct call c = {.v = v, .out = &size};
 
-	if (loop_is_current(v->a->loop))
+	if (on_thread_of == v->a)
 		return volume_size(v->volume);
 	call_run(&c, v->a, size_on_loop);
 	return size;
@@ -542,6 +545,7 @@ static void connect_on_loop(struct post *p)
 	struct call *c = container_of(p, struct call, post);
 	struct ashlar *a = c->a;
 
+	on_thread_of = a;
 	a->starting = &c->meeting;
 	timer_init(&a->grace, a->loop, on_grace);
 	timer_set(&a->grace, (uint64_t)c->flags * 1000);
