@@ -499,6 +499,7 @@ void admin_join_request(struct areq *q)
 	op->drops_token = known != NULL;
 	op->node.id = known ? known->id : 0;
 	admin_command(q, CMD_NODE_ADD, &op->cmd);
+	snprintf(op->cmd.actor, sizeof(op->cmd.actor), "an invitation");
 	op->cmd.node_add.node = op->node;
 	memcpy(op->cmd.node_add.token_sha256, sha, sizeof(sha));
 	op->has_command = true;

@@ -238,10 +238,14 @@ const struct json *facts_group(const struct admin *a, const struct map_group *g)
 static void health_node_facts(const struct admin *a, struct health_node *n)
 {
 	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL, *list;
+	const struct map_node *known = map_node(admin_map(a), n->id);
 
 	n->up = facts_node_up(a, n->id);
 	if (!f)
 		return;
+	/* Connected, but not registered yet with the incarnation it runs as: it serves nothing. */
+	if (known && json_u64(f, "incarnation", 0) > known->incarnation)
+		n->up = false;
 	if (json_has(f, "certificate_expires_s")) {
 		n->cert_known = true;
 		n->cert_expires_s = (int64_t)json_get_real(f, "certificate_expires_s", 0);

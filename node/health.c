@@ -136,8 +136,8 @@ static void check_nodes(struct ctx *c)
 	}
 	if (!keep_item(c, i))
 		return;
-	SAY(i->summary, "%u node%s cannot be reached from %s", i->count, i->count == 1 ? "" : "s",
-	    node_name(c->in, c->in->self));
+	SAY(i->summary, "%u node%s down or not serving yet, seen from %s", i->count,
+	    i->count == 1 ? " is" : "s are", node_name(c->in, c->in->self));
 	SAY(i->command, "check power and network of %s, then: systemctl start ashlard",
 	    i->affected[0]);
 	if (c->voters_down > 0 && c->voters_up == majority)

@@ -262,8 +262,26 @@ def death(a, b):
     wait_for("a to see that it leads nobody", lambda: a.json("status")["raft"]["leader"] is None)
     check(a.json("status")["source"]["map_age_ms"] > 0, "facts have an age")
     b.start()
+    wait_for("b to serve", lambda: b.json("status")["state"] == "serving", 60)
     wait_for("all to be well again", lambda: a.run("health", "--nagios").returncode == 0, 60)
     check(b.json("node", "show", "n2")["incarnation"] == 2, "the incarnation was raised")
+
+
+def interrupted_join(a, c):
+    """The cluster accepted the node, but the answer never arrived: a new invitation gives the same number."""
+    token = a.json("node", "invite")["token"]
+    prepared = json.loads(c.http("POST", "/v1/node/join-prepare", json.dumps({"token": token})).split("\r\n\r\n")[1])
+    request = json.dumps(prepared["request"])
+    answer = a.http("POST", "/v1/node/join-request", request)
+    check(" 200 " in answer and '"number":3' in answer and "ca_key" in answer, "accepted as node 3")
+    check(" 401 " in a.http("POST", "/v1/node/join-request", request), "the secret is good for one join")
+    second = a.json("node", "invite")["token"]
+    check(c.json("node", "join", second)["number"] == 3, "the same number again")
+    check(" 401 " in a.http("POST", "/v1/node/join-request", request), "the first secret stays used")
+    again = json.loads(c.http("POST", "/v1/node/join-prepare", json.dumps({"token": second})).split("\r\n\r\n")[1])
+    check(again["error"] == "CLAIMED", "and the node is claimed")
+    wait_for("three voters", lambda: len(a.json("status")["raft"]["voters"]) == 3)
+    wait_for("all to be well", lambda: a.run("health", "--nagios").returncode == 0, 60)
 
 
 def main():
@@ -278,6 +296,7 @@ def main():
     rights(a, b)
     malformed(a)
     death(a, b)
+    interrupted_join(a, c)
     for n in nodes:
         code = n.end(signal.SIGTERM)
         check(code == 0, f"{n.name} ends with {code} at SIGTERM")
