@@ -177,6 +177,12 @@ static void apply_entry(struct entry *e, bool replay)
 		if (replay && version_cmp(e->r.version, pg->view.v) <= 0 &&
 		    !(e->r.kind == RECORD_COPY && page_damaged(&pg->view)))
 			continue;
+		if (sim.plan.verbose)
+			sim_trace("g%u object %llx page %u: %s kind %u %u/%llu over %u/%llu block %u+%u skip %x copy %llx",
+				  e->o->s->group, (unsigned long long)e->o->id, first + i, replay ? "replays" : "applies",
+				  e->r.kind, e->r.version.tenure, (unsigned long long)e->r.version.seq,
+				  pg->view.v.tenure, (unsigned long long)pg->view.v.seq, e->r.block, e->r.blocks,
+				  e->r.skip_mask, (unsigned long long)e->r.copy_data);
 		apply_to(&pg->view, e, first + i);
 	}
 }
@@ -209,8 +215,8 @@ static struct entry *lane_next(struct store *s, struct entry *e, const struct st
 	return NULL;
 }
 
-/* Committed records become readable, in order. */
-static void advance(struct store_object *o, bool replay)
+/* Committed records become readable, in order; in a replay those up to the entry that it has come to. */
+static void advance_to(struct store_object *o, bool replay, uint64_t no)
 {
 	struct version commit = version_cmp(o->known, o->last) < 0 ? o->known : o->last;
 	struct entry *e = NULL;
@@ -218,12 +224,17 @@ static void advance(struct store_object *o, bool replay)
 	while ((e = lane_next(o->s, e, o, true))) {
 		if (e->applied)
 			continue;
-		if (version_cmp(e->r.version, commit) > 0 || e->r.version.seq > commit.seq)
+		if (version_cmp(e->r.version, commit) > 0 || e->r.version.seq > commit.seq || e->no > no)
 			break;
 		apply_entry(e, replay);
 	}
 	if (version_cmp(o->h.commit, commit) < 0)
 		o->h.commit = commit;
+}
+
+static void advance(struct store_object *o, bool replay)
+{
+	advance_to(o, replay, UINT64_MAX);
 }
 
 /* ---- Retry table -------------------------------------------------------------------------------- */
@@ -916,7 +927,7 @@ static void object_replay(struct store_object *o)
 	while ((e = lane_next(o->s, e, o, false))) {
 		known = version_max(known, e->r.commit);
 		if (e->r.kind == RECORD_COPY) {
-			advance(o, true);
+			advance_to(o, true, e->no);
 			apply_entry(e, true);
 		} else if (is_data_record(e->r.kind)) {
 			if (e->no > o->base_no) {
@@ -1073,8 +1084,12 @@ const char *sim_store_compare(struct store *sa, struct store *sb, uint64_t objec
 		for (unsigned i = 0; i < PAGE_BLOCKS; i++) {
 			if (x->b[i].state == BLOCK_BAD || y->b[i].state == BLOCK_BAD)
 				continue;
-			if (x->b[i].state != y->b[i].state || memcmp(x->b[i].word, y->b[i].word, sizeof(x->b[i].word)))
+			if (x->b[i].state != y->b[i].state || memcmp(x->b[i].word, y->b[i].word, sizeof(x->b[i].word))) {
+				sim_trace("block %u: state %u/%u, first word %llu/%llu, version %u/%llu", i, x->b[i].state,
+					  y->b[i].state, (unsigned long long)x->b[i].word[0],
+					  (unsigned long long)y->b[i].word[0], x->v.tenure, (unsigned long long)x->v.seq);
 				return "contents differ at equal page versions";
+			}
 		}
 	}
 	return NULL;
