@@ -9,8 +9,10 @@
 static struct config node_config(const char *name)
 {
 	CLEANUP(free_ptr) char *dir = xasprintf("%s/%s", test_dir(), name);
-	CLEANUP(free_ptr) char *text = xasprintf("state_dir: %s\nname: %s\nlisten: 127.0.0.1:7400\n"
-						 "admin_listen: 127.0.0.1:7401\n", dir, name);
+	CLEANUP(free_ptr)
+	char *text = xasprintf("state_dir: %s\nname: %s\nlisten: 127.0.0.1:7400\n"
+			       "admin_listen: 127.0.0.1:7401\n",
+			       dir, name);
 	struct config c;
 	char err[512];
 
@@ -29,7 +31,7 @@ static unsigned mode_of(const char *path)
 
 TEST(token, comes_back_as_it_went)
 {
-	struct birth_token t = { .admin = "10.0.0.1:7401", .expires_ms = 1234567890123 }, u;
+	struct birth_token t = {.admin = "10.0.0.1:7401", .expires_ms = 1234567890123}, u;
 	char *text;
 
 	uuid_make(&t.cluster);
@@ -88,7 +90,8 @@ TEST(token, secrets_differ_and_are_checked)
 TEST(identity, is_absent_then_kept_then_raised)
 {
 	struct config c = node_config("id");
-	struct identity id = { .number = 3, .incarnation = 7, .name = "n3", .cluster_name = "lab" }, got;
+	struct identity id = {.number = 3, .incarnation = 7, .name = "n3", .cluster_name = "lab"},
+			got;
 
 	EXPECT_RC(identity_load(c.state_dir, &got), -ERR_UNCLAIMED);
 	uuid_make(&id.cluster);
@@ -111,7 +114,8 @@ TEST(identity, damage_is_told_from_absence)
 {
 	struct config c = node_config("damaged");
 	CLEANUP(free_ptr) char *path = xasprintf("%s/identity.json", c.state_dir);
-	static const char *const bad[] = { "", "{", "{\"format\":1}", "{\"format\":1,\"number\":70000}" };
+	static const char *const bad[] = {"", "{", "{\"format\":1}",
+					  "{\"format\":1,\"number\":70000}"};
 	struct identity got;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -145,7 +149,8 @@ TEST(birth, init_makes_a_claimed_node_once)
 	config_free(&c);
 }
 
-/* Files without identity.json are what a crash in the middle of init leaves: init simply works again. */
+/* Files without identity.json are what a crash in the middle of init leaves: init simply works
+ * again. */
 TEST(birth, init_after_half_an_init)
 {
 	struct config c = node_config("half");
@@ -164,7 +169,7 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 	struct config one = node_config("one"), two = node_config("two");
 	struct identity id, joined;
 	struct birth_paths p1, p2;
-	struct birth_peer peer = { .number = 1, .address = "127.0.0.1:7400" }, got[4];
+	struct birth_peer peer = {.number = 1, .address = "127.0.0.1:7400"}, got[4];
 	struct uuid node, again, other;
 	CLEANUP(free_ptr) char *csr = NULL;
 	CLEANUP(free_ptr) char *csr2 = NULL;
@@ -185,8 +190,13 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 	EXPECT_OK(birth_sign_node(one.state_dir, csr2, &node, two.advertise, &cert));
 	EXPECT_OK(birth_file_read(p1.ca, &ca, &len));
 	peer.uuid = id.node;
-	struct birth_join j = { .cluster = id.cluster, .number = 2, .cluster_name = "lab", .certificate = cert,
-				.ca = ca, .peers = &peer, .peer_count = 1 };
+	struct birth_join j = {.cluster = id.cluster,
+			       .number = 2,
+			       .cluster_name = "lab",
+			       .certificate = cert,
+			       .ca = ca,
+			       .peers = &peer,
+			       .peer_count = 1};
 	EXPECT_OK(birth_join_finish(&two, &j, &joined));
 	EXPECT_EQ(joined.number, 2);
 	EXPECT(!joined.bootstrap);
@@ -205,7 +215,7 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 TEST(birth, finish_without_prepare_is_refused)
 {
 	struct config c = node_config("alone");
-	struct birth_join j = { .number = 2, .cluster_name = "lab", .certificate = "x", .ca = "y" };
+	struct birth_join j = {.number = 2, .cluster_name = "lab", .certificate = "x", .ca = "y"};
 	struct identity id;
 
 	uuid_make(&j.cluster);

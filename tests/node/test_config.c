@@ -21,7 +21,8 @@ static void refused(const char *text, const char *line, const char *word)
 	EXPECT(parse(text, &c) < 0);
 	snprintf(place, sizeof(place), "n.yaml:%s", line);
 	if (!strstr(err, place) || !strstr(err, word))
-		test_failed(__FILE__, __LINE__, "\"%s\" names neither %s nor \"%s\"", err, place, word);
+		test_failed(__FILE__, __LINE__, "\"%s\" names neither %s nor \"%s\"", err, place,
+			    word);
 	EXPECT(!c.state_dir); /* nothing is left to be freed or used */
 }
 
@@ -47,12 +48,16 @@ TEST(config, every_key_is_taken)
 {
 	struct config c;
 
-	EXPECT_OK(parse("state_dir: /a\nrun_dir: /b\nlisten: 10.0.0.1:7400\nadvertise: 10.0.0.2:7400\n"
-			"admin_socket: /b/x.sock\nadmin_listen: 0.0.0.0:7401\nnbd_unix: /b/n.sock\n"
-			"nbd_tcp: \"[::1]:10809\"\nnbd_allow_open: true\nshards: 8\nname: n1\nfault_set: r1\n"
-			"data_security: authenticated\nlog_level: warn\nio: buffered\nroles: [voter, gateway]\n"
-			"memory:\n  page_cache: 1G\n  block_cache: 32MiB\n  log_index: 16777216\n  buffers: 64m\n",
-			&c));
+	EXPECT_OK(parse(
+		"state_dir: /a\nrun_dir: /b\nlisten: 10.0.0.1:7400\nadvertise: 10.0.0.2:7400\n"
+		"admin_socket: /b/x.sock\nadmin_listen: 0.0.0.0:7401\nnbd_unix: /b/n.sock\n"
+		"nbd_tcp: \"[::1]:10809\"\nnbd_allow_open: true\nshards: 8\nname: n1\nfault_set: "
+		"r1\n"
+		"data_security: authenticated\nlog_level: warn\nio: buffered\nroles: [voter, "
+		"gateway]\n"
+		"memory:\n  page_cache: 1G\n  block_cache: 32MiB\n  log_index: 16777216\n  "
+		"buffers: 64m\n",
+		&c));
 	EXPECT_STR(c.state_dir, "/a");
 	EXPECT_STR(c.advertise, "10.0.0.2:7400");
 	EXPECT_STR(c.admin_socket, "/b/x.sock");
@@ -134,11 +139,13 @@ TEST(config, a_missing_file_names_the_path)
 	EXPECT(strstr(err, "/nonexistent/x.yaml"));
 }
 
-/* The example is the documentation of every key: it must load as it stands, and mean the defaults. */
+/* The example is the documentation of every key: it must load as it stands, and mean the defaults.
+ */
 TEST(config, the_example_loads_and_means_the_defaults)
 {
 	const char *source = getenv("ASHLAR_SOURCE_DIR");
-	CLEANUP(free_ptr) char *path = xasprintf("%s/node/ashlard.yaml.example", source ? source : ".");
+	CLEANUP(free_ptr)
+	char *path = xasprintf("%s/node/ashlard.yaml.example", source ? source : ".");
 	struct config c, d;
 
 	if (access(path, R_OK) != 0) {
