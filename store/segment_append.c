@@ -112,7 +112,7 @@ static int stream_open(struct segments *s, struct stream *st, enum segment_strea
 	segment_header_encode(st->mem, &h);
 	rc = device_pwrite(d->dev, st->mem, SEGMENT_HEADER_SIZE, segment_start(s, st->id));
 	if (rc)
-		return rc;
+		return -ERR_DEVICE;
 	s->unflushed |= 1u << (d - s->dev);
 	d->free--;
 	s->free--;
@@ -157,7 +157,7 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 	rc = device_pwrite(d->dev, unit, bytes, segment_start(s, st->id) + st->fill);
 	if (rc) {
 		segment_abandon(s, which);
-		return rc;
+		return -ERR_DEVICE;
 	}
 	s->unflushed |= 1u << (d - s->dev);
 	s->written_bytes += bytes;
@@ -232,5 +232,5 @@ int segments_flush_devices(struct segments *s)
 			rc = device_flush(s->dev[i].dev);
 	/* After a failure the commit is given up: nothing names what was not flushed. */
 	s->unflushed = 0;
-	return rc;
+	return rc ? -ERR_DEVICE : 0;
 }

@@ -87,7 +87,11 @@ struct tier_read {
 int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait *w) MUST_USE;
 
 /* Destage: for each page all its committed blocks up to its new version (L1, I2), merged by the log
- * index already, newest per block. The log side owns the batch until `done`. */
+ * index already, newest per block. The log side owns the batch until `done`, and must leave its log
+ * space alone until then. A page comes once per batch (else -ERR_INVALID) and a batch is one commit: all
+ * or nothing. One of more payload than the device has room to append at once ends in -ERR_FULL: keep to
+ * 8,192 blocks. Pages of replicas the database does not know (I7), and versions the page has already,
+ * change nothing and are no error. */
 struct destage_block {
 	uint8_t index; /* in page */
 	uint8_t kind;  /* MAP_RAW: payload in the log; MAP_ZERO; MAP_HOLE; MAP_DAMAGED */
@@ -128,8 +132,8 @@ struct destage_batch {
 	struct destage_batch *next; /* private */
 };
 void tier_destage(struct tier *t, struct destage_batch *b);
-/* On the shard, after `done`: puts results into the page cache and the region table. Before it the
- * log index still answers for these pages. */
+/* On the shard, in `done` itself: puts results into the page cache and the region table. Before it the
+ * log index still answers for these pages; after it tier_page_get never answers with an older one. */
 void tier_destaged(struct tier *t, struct destage_batch *b);
 
 /* Object records, durable before the resume. delete marks it deleting and frees pages in steps. */

@@ -23,6 +23,18 @@ static double cpu_us(void)
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
+static void resident(const char *when)
+{
+	char line[256];
+	FILE *f = fopen("/proc/self/status", "r");
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, "VmRSS", 5))
+			printf("resident %s: %s", when, line + 6);
+	if (f)
+		fclose(f);
+}
+
 static void bench(struct harness *h, struct model *m, const char *name, unsigned per_page, unsigned batches)
 {
 	double wall = 0, cpu = 0;
@@ -54,7 +66,9 @@ TEST(bench, destage)
 
 	h_init(&h, "bench", 1, 512, 1);
 	h.cfg.page_cache_bytes = 64u << 20;
+	resident("before open");
 	EXPECT_OK(h_open(&h));
+	resident("idle, open and started");
 	for (unsigned o = 0; o < H_OBJECTS; o++) {
 		m->live[o] = true;
 		m->gen[o] = 1;
@@ -63,6 +77,7 @@ TEST(bench, destage)
 	bench(&h, m, "whole pages, 3840 per commit", 64, 16);
 	bench(&h, m, "16 per page, 960 per commit", 16, 60);
 	bench(&h, m, "1 per page, 60 per commit", 1, 200);
+	resident("after these");
 	h.compression = true;
 	bench(&h, m, "whole pages, LZ4 tried in vain", 64, 16);
 	h_close(&h);

@@ -6,7 +6,7 @@
 #define READERS 160u /* more than the tier reads at once */
 #define PAGES 40u
 #define HISTORY 400u
-#define BATCHES 220u
+#define BATCHES 120u
 
 struct history {
 	uint64_t fp64[HISTORY];
