@@ -13,7 +13,7 @@
 #include "node/node.h"
 
 #define PROPOSE_DEADLINE_MS 5000u
-#define RETRY_US 200000u
+#define RETRY_US 50000u
 
 enum start_stage { START_INIT, START_REGISTER, START_SHARDS, START_DONE };
 
@@ -23,6 +23,7 @@ struct node_start {
 	struct timer retry;
 	enum start_stage stage;
 	bool begun;
+	uint32_t registered; /* the incarnation of us that Raft named when it refused: our map lags */
 	struct control_propose propose;
 	uint64_t warned_us;
 };
@@ -134,7 +135,7 @@ static int propose_register(struct node_start *st)
 	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", n->identity.number);
 	cmd.node_start.node = n->identity.number;
 	cmd.node_start.incarnation = n->identity.incarnation;
-	cmd.node_start.old_incarnation = known ? known->incarnation : 0;
+	cmd.node_start.old_incarnation = MAX(known ? known->incarnation : 0, st->registered);
 	cmd.node_start.shards = (uint16_t)n->shard_count;
 	cmd.node_start.roles = n->config.roles;
 	cmd.node_start.version_major = 0;
@@ -145,15 +146,15 @@ static int propose_register(struct node_start *st)
 	return control_propose(n->control, &st->propose, &cmd, PROPOSE_DEADLINE_MS, &st->wait);
 }
 
-/* The cluster has met a higher incarnation of us than our disks know: they were rolled back or cloned.
- * Nothing on them may count as what was acknowledged. */
-static void start_rolled_back(struct node *n)
+/* Compare-and-swap met another incarnation. A lower one than ours is what our map has not heard of yet.
+ * A higher one means that our disks were rolled back or cloned: nothing on them may count as what was
+ * acknowledged. */
+static void start_conflict(struct node_start *st, uint32_t registered)
 {
-	const struct map_node *known = map_node(state_map(control_state(n->control)), n->identity.number);
-
-	if (known && known->incarnation >= n->identity.incarnation)
-		node_exit(n, "the cluster knows a newer incarnation of this node than its disks do: they were "
-			     "rolled back or cloned; remove this node, wipe it and let it join again");
+	if (registered >= st->node->identity.incarnation)
+		node_exit(st->node, "the cluster knows a newer incarnation of this node than its disks do: they "
+				    "were rolled back or cloned; remove this node, wipe it and let it join again");
+	st->registered = registered;
 }
 
 static void start_shards(struct node *n)
@@ -181,7 +182,6 @@ static void start_warn(struct node_start *st, const char *what, const char *text
 
 static bool start_settled(struct node_start *st, int rc)
 {
-	struct node *n = st->node;
 	const struct command_result *r = &st->propose.result;
 
 	if (!st->begun)
@@ -195,8 +195,10 @@ static bool start_settled(struct node_start *st, int rc)
 		return r->code == 0 || r->code == -ERR_EXISTS || r->code == -ERR_CLAIMED;
 	if (r->code == 0)
 		return true;
-	start_rolled_back(n);
-	start_warn(st, "registration of this node", r->text);
+	if (r->code == -ERR_STALE)
+		start_conflict(st, r->number);
+	else
+		start_warn(st, "registration of this node", r->text);
 	return false;
 }
 
