@@ -305,7 +305,8 @@ static int walk_map(struct tier *t, bool *end)
 		uint64_t object;
 		uint32_t page;
 
-		if (rows++ == MAP_STEP_ROWS || moved >= GC_STEP_BLOCKS || t->gc.work_count >= GC_STEP_BLOCKS) {
+		if (rows++ == MAP_STEP_ROWS || moved >= GC_STEP_BLOCKS ||
+		    t->gc.work_count >= GC_STEP_BLOCKS) {
 			memcpy(t->gc.key, key, MAP_KEY_SIZE);
 			*end = false;
 			break;

@@ -270,7 +270,8 @@ void kv_close(struct kv *kv)
 /* Whatever a broken database left behind; only plain files of this directory, by RocksDB's names. */
 static int remove_files(const char *dir)
 {
-	static const char *const prefixes[] = { "CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-" };
+	static const char *const prefixes[] = { "CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-",
+						"OPTIONS-" };
 	DIR *d = opendir(dir);
 	struct dirent *e;
 	int rc = 0;

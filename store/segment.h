@@ -49,7 +49,8 @@ struct segment_header {
 	uint64_t generation, kv_commit;
 };
 void segment_header_encode(uint8_t out[SEGMENT_HEADER_SIZE], const struct segment_header *h);
-int segment_header_decode(const uint8_t in[SEGMENT_HEADER_SIZE], struct segment_header *out) MUST_USE; /* -ENODATA: none */
+/* -ENODATA: none there. */
+int segment_header_decode(const uint8_t in[SEGMENT_HEADER_SIZE], struct segment_header *out) MUST_USE;
 
 struct unit_header {
 	uint32_t entries, summary_bytes, bytes, segment, position, group_incarnation;
