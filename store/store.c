@@ -421,7 +421,7 @@ void shard_quiesce(struct shard *sh)
 
 static void on_stop(struct post *p)
 {
-	struct shard *sh = container_of(p, struct shard, setup);
+	struct shard *sh = container_of(p, struct shard, stop);
 
 	sh->stopping = true;
 	shard_wake(sh);
@@ -432,15 +432,15 @@ static void on_stop(struct post *p)
 
 static void on_barrier(struct post *p)
 {
-	sem_post(container_of(p, struct shard, setup)->stopped);
+	sem_post(container_of(p, struct shard, stop)->stopped);
 }
 
 static void on_all_shards(struct store *s, void (*fn)(struct post *p), sem_t *sem)
 {
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		s->shards[i].stopped = sem;
-		s->shards[i].setup.fn = fn;
-		loop_post(s->shards[i].loop, &s->shards[i].setup);
+		s->shards[i].stop.fn = fn;
+		loop_post(s->shards[i].loop, &s->shards[i].stop);
 	}
 	for (unsigned i = 0; i < s->shard_count; i++)
 		while (sem_wait(sem))

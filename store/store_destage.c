@@ -59,6 +59,8 @@ static void check_done(struct page_checking *c, int rc)
 		p->checking = false;
 		if (!rc)
 			page_check(sh, p, &c->get.out);
+		else if (rc == -ERR_CORRUPT)
+			p->unchecked = false; /* the tier will say damaged for all that is not in here */
 	}
 	c->busy = false;
 	sh->checks_busy--;

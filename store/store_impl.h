@@ -130,7 +130,7 @@ struct shard {
 	struct flush *flush; /* the one under way; others queue in flushes */
 	atomic_bool poked;
 	atomic_uint waiting; /* space waiters */
-	struct post poke, setup;
+	struct post poke, setup, stop;
 	bool stopping, running, kicking;
 	sem_t *stopped;
 

@@ -82,6 +82,7 @@ static int look(struct read_op *r)
 		return 0;
 	r->must_exist = tier_region_mask(sh->store->tier, sh->index, r->object->id, r->page / REGION_PAGES) >>
 				r->page % REGION_PAGES & 1;
+	r->map.fresh = false;
 	r->map.object = r->object->id;
 	r->map.page = r->page;
 	return tier_page_get(sh->store->tier, sh->index, &r->map, &r->wait);
@@ -262,6 +263,12 @@ static int read_run(struct read_op *r, int rc)
 			rc = look(r);
 			break;
 		case READ_MAP:
+			if (rc == -ERR_CORRUPT) { /* the page is lost; what the log has is not */
+				memset(&r->map.out, 0, sizeof(r->map.out));
+				r->must_exist = true;
+				r->unchecked = false;
+				rc = 0;
+			}
 			if (rc < 0)
 				return read_finish(r, rc);
 			classify(r);

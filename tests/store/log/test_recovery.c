@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recovery: torn tails, damage, sealed lanes, other shard counts, lost logs. */
+#include "tests/store/log/fake_tier.h"
+#include "tests/store/log/rig.h"
+
+#define MIB (1ull << 20)
+
+/* Where the batch with this seq of lane `lane` begins on device 0 of a closed single-tier rig. */
+static uint64_t find_batch(struct rig *r, unsigned lane, uint64_t seq, struct log_batch_header *out)
+{
+	CLEANUP(free_ptr) uint8_t *seg = NULL;
+	struct device d;
+	uint64_t found = 0;
+
+	EXPECT_OK(device_open(&d, r->paths[0], true, true));
+	EXPECT_OK(device_read_superblock(&d));
+	seg = xmalloc(d.sb.log_segment_size);
+	for (uint64_t off = 0; off < d.sb.log_len && !found; off += d.sb.log_segment_size) {
+		struct log_segment_header h;
+
+		rig_peek(r, 0, d.sb.log_start + off, seg, d.sb.log_segment_size);
+		if (log_segment_decode(seg, &h) || h.lane != lane)
+			continue;
+		for (uint64_t b = BLOCK_SIZE; b < d.sb.log_segment_size && !found;) {
+			if (log_batch_peek(seg + b, out) || out->generation != h.generation)
+				break;
+			if (out->seq == seq)
+				found = d.sb.log_start + off + b;
+			b += (uint64_t)(out->header_blocks + out->payload_blocks) * BLOCK_SIZE;
+		}
+	}
+	device_close(&d);
+	EXPECT(found);
+	return found;
+}
+
+/* Ten appends, one batch each: batches 1–10 of the lane; the last names at least 8 as durable. */
+static void ten_writes(struct rig *r, const char *name)
+{
+	rig_make(r, name, 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(r, 1));
+	EXPECT_OK(rig_create(r, 2, 1));
+	EXPECT_OK(rig_create(r, 4, 1));
+	for (uint64_t s = 1; s <= 10; s++) {
+		struct record rec = rec_write(1, s, (uint32_t)s, 1);
+
+		EXPECT_OK(rig_append(r, 2, &rec, s));
+	}
+	rig_close(r);
+}
+
+static void expect_prefix(struct rig *r, uint64_t last)
+{
+	EXPECT_EQ(rig_last(r, 2).seq, last);
+	rig_commit(r, 2, 1, last);
+	for (uint64_t s = 1; s <= 10; s++)
+		expect_block(r, 2, (uint32_t)s, s <= last ? s : 0);
+}
+
+TEST(recovery, torn_payload_is_cut)
+{
+	struct rig r;
+	struct log_batch_header h;
+	uint64_t at;
+	uint8_t byte = 0x5a;
+
+	ten_writes(&r, "torn1");
+	at = find_batch(&r, 0, 10, &h);
+	rig_poke(&r, 0, at + BLOCK_SIZE + 1000, &byte, 1);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
+	expect_prefix(&r, 9);
+	rig_close(&r);
+	/* And ends there for good, although the bytes come back. */
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_EQ(rig_last(&r, 2).seq, 9);
+	rig_close(&r);
+}
+
+TEST(recovery, torn_header_is_cut)
+{
+	struct rig r;
+	struct log_batch_header h;
+	uint8_t zero[BLOCK_SIZE] = { 0 };
+
+	ten_writes(&r, "torn2");
+	rig_poke(&r, 0, find_batch(&r, 0, 10, &h), zero, sizeof(zero));
+	EXPECT_OK(rig_open(&r, 1));
+	expect_prefix(&r, 9);
+	rig_close(&r);
+}
+
+/* A batch behind a torn one, and behind the seal that replaces it, never comes back. */
+TEST(recovery, nothing_behind_a_tear_returns)
+{
+	struct rig r;
+	struct log_batch_header h;
+	uint8_t zero[BLOCK_SIZE] = { 0 }, keep[2 * BLOCK_SIZE];
+	uint64_t nine, ten;
+
+	ten_writes(&r, "tear");
+	nine = find_batch(&r, 0, 9, &h);
+	ten = find_batch(&r, 0, 10, &h);
+	/* Batches 9 and 10 in flight together: 10 must not name 9 as durable. */
+	rig_peek(&r, 0, ten, keep, sizeof(keep));
+	EXPECT_OK(log_batch_peek(keep, &h));
+	EXPECT_EQ(h.durable, 9);
+	h.durable = 8;
+	struct device d;
+
+	EXPECT_OK(device_open(&d, r.paths[0], true, true));
+	EXPECT_OK(device_read_superblock(&d));
+	memset(keep + 48, 0, 8);
+	log_batch_seal(&h, keep, log_seed(&d.sb.log, d.sb.log_incarnation));
+	device_close(&d);
+	rig_poke(&r, 0, ten, keep, sizeof(keep));
+	rig_poke(&r, 0, nine, zero, sizeof(zero));
+	for (unsigned i = 0; i < 3; i++) {
+		EXPECT_OK(rig_open(&r, 1));
+		EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
+		EXPECT_EQ(rig_last(&r, 2).seq, 8);
+		rig_close(&r);
+	}
+	EXPECT_OK(rig_open(&r, 1));
+	expect_prefix(&r, 8);
+	rig_close(&r);
+}
+
+TEST(recovery, damage_below_durable_is_told)
+{
+	struct rig r;
+	struct log_batch_header h;
+	uint8_t zero[BLOCK_SIZE] = { 0 };
+
+	ten_writes(&r, "damage");
+	rig_poke(&r, 0, find_batch(&r, 0, 5, &h), zero, sizeof(zero));
+	for (unsigned i = 0; i < 2; i++) {
+		EXPECT_OK(rig_open(&r, 1));
+		EXPECT(store_is_damaged(rig_object(&r, 2, 1)));
+		EXPECT(store_is_damaged(rig_object(&r, 4, 1)));
+		EXPECT_EQ(rig_last(&r, 2).seq, 4);
+		if (!i)
+			rig_close(&r);
+	}
+	/* Filled again, the replica is whole, and stays so. */
+	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE,
+			     &(struct object_header){ .seen = 1, .commit = { 1, 10 } }, (struct version){ 1, 10 }));
+	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
+	rig_close(&r);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
+	EXPECT(store_is_damaged(rig_object(&r, 4, 1)));
+	EXPECT_EQ(rig_last(&r, 2).seq, 10);
+	rig_close(&r);
+}
+
+/* What recovery once believed is sealed: its decay later is damage, not a tear. */
+TEST(recovery, decay_of_what_was_believed_is_damage)
+{
+	struct rig r;
+	struct log_batch_header h;
+	uint8_t zero[BLOCK_SIZE] = { 0 };
+
+	ten_writes(&r, "decay");
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_EQ(rig_last(&r, 2).seq, 10);
+	rig_close(&r);
+	rig_poke(&r, 0, find_batch(&r, 0, 10, &h), zero, sizeof(zero));
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT(store_is_damaged(rig_object(&r, 2, 1)));
+	rig_close(&r);
+}
+
+/* A payload that decays below the durable mark is found by the read, never served. */
+TEST(recovery, decayed_payload_is_not_served)
+{
+	struct rig r;
+	struct log_batch_header h;
+	struct store_read op;
+	CLEANUP(free_ptr) uint8_t *got = xalloc_aligned(BLOCK_SIZE, 3 * BLOCK_SIZE);
+	uint8_t byte = 0x77;
+
+	ten_writes(&r, "payload");
+	rig_poke(&r, 0, find_batch(&r, 0, 5, &h) + BLOCK_SIZE + 17, &byte, 1);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_EQ(rig_last(&r, 2).seq, 10);
+	rig_commit(&r, 2, 1, 10);
+	for (unsigned destaged = 0; destaged < 2; destaged++) {
+		EXPECT_RC(rig_read(&r, 2, 4, 3, got, &op), -ERR_DAMAGED);
+		EXPECT_EQ(op.bad[0], 2);
+		expect_block(&r, 2, 4, 4);
+		expect_block(&r, 2, 6, 6);
+		EXPECT_OK(rig_flush(&r));
+	}
+	rig_close(&r);
+}
+
+/* Other shard counts: objects move to other lanes, the old ones empty first. */
+TEST(recovery, other_shard_counts)
+{
+	static const unsigned counts[] = { 2, 4, 1, 2, 1, 4 };
+	struct rig r;
+	uint64_t seq = 0;
+
+	rig_make(&r, "shards", 1, false, 256 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	for (uint64_t id = 0; id < 8; id++)
+		EXPECT_OK(rig_create(&r, id, 1));
+	for (unsigned i = 0; i < ARRAY_LEN(counts); i++) {
+		for (unsigned k = 0; k < 12; k++) {
+			seq++;
+			for (uint64_t id = 0; id < 8; id++) {
+				struct record rec = rec_write(1, seq, (uint32_t)(seq % 24), 1);
+
+				EXPECT_OK(rig_append(&r, id, &rec, seq * 10 + id));
+				if (id % 2) /* the others stay uncommitted across the change */
+					rig_commit(&r, id, 1, seq);
+			}
+		}
+		if (i == 3)
+			EXPECT_OK(rig_flush(&r));
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, counts[i]));
+		for (uint64_t id = 0; id < 8; id++)
+			EXPECT_EQ(rig_last(&r, id).seq, seq);
+	}
+	for (uint64_t id = 0; id < 8; id++) {
+		rig_commit(&r, id, 1, seq);
+		for (uint64_t k = 0; k < 24; k++)
+			expect_block(&r, id, (uint32_t)((seq - k) % 24), (seq - k) * 10 + id);
+	}
+	EXPECT_OK(rig_flush(&r));
+	for (uint64_t id = 0; id < 8; id++)
+		expect_block(&r, id, (uint32_t)(seq % 24), seq * 10 + id);
+	rig_close(&r);
+}
+
+TEST(recovery, too_many_shards_are_refused)
+{
+	struct rig r;
+
+	rig_make(&r, "many", 1, false, 192 * MIB);
+	EXPECT_RC(rig_open(&r, 8), -ERR_LIMIT);
+	EXPECT_RC(rig_open(&r, 3), -EINVAL);
+	EXPECT_OK(rig_open(&r, 4));
+	rig_close(&r);
+}
+
+/* A map that is older than what the log knows of was lost. */
+TEST(recovery, lost_map_is_told)
+{
+	struct rig r;
+	struct record rec = rec_write(1, 1, 0, 1);
+
+	rig_make(&r, "lostmap", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rig_commit(&r, 2, 1, 1);
+	EXPECT_OK(rig_flush(&r));
+	rec = rec_write(1, 2, 0, 1);
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	rig_close(&r);
+	fake_tier_drop(r.meta);
+	EXPECT_RC(rig_open(&r, 1), -ERR_MAP_LOST);
+}
+
+/* Killed with batches in flight at many moments: all that was answered is there. */
+TEST(recovery, crash_copies)
+{
+	struct rig r, c;
+	uint64_t seq = 0;
+
+	rig_make(&r, "crash", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	for (unsigned i = 0; i < 6; i++) {
+		for (unsigned k = 0; k < 20; k++) {
+			struct record rec;
+
+			seq++;
+			rec = rec_write(1, seq, (uint32_t)(seq % 40), 1);
+			rec.commit = (struct version){ 1, seq - 1 };
+			EXPECT_OK(rig_append(&r, 2, &rec, seq));
+		}
+		if (i % 2)
+			EXPECT_OK(rig_flush(&r));
+		rig_crash_copy(&r, &c, "crashed");
+		EXPECT_OK(rig_open(&c, 1));
+		EXPECT_EQ(rig_last(&c, 2).seq, seq);
+		rig_commit(&c, 2, 1, seq);
+		for (uint64_t s = seq > 40 ? seq - 39 : 1; s <= seq; s++)
+			expect_block(&c, 2, (uint32_t)(s % 40), s);
+		rig_close(&c);
+	}
+	rig_close(&r);
+}

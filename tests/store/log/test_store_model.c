@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/store/log/rig.h"
+TEST(model, placeholder) {}
