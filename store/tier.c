@@ -222,7 +222,8 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 		tier_close(t);
 		return rc;
 	}
-	log_info("tier", "capacity tier opened", "commit=%llu segments=%u free=%u live_bytes=%llu objects=%llu",
+	log_info("tier", "capacity tier opened",
+		 "commit=%llu segments=%u free=%u live_bytes=%llu objects=%llu",
 		 (unsigned long long)atomic_load(&t->commit), t->seg.total, t->seg.free,
 		 (unsigned long long)t->seg.live, (unsigned long long)atomic_load(&t->objects_n));
 	*out = t;

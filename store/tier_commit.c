@@ -222,7 +222,8 @@ static struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t r
 	r->next = r->now;
 	if (t->dirty_region_count == t->dirty_region_cap) {
 		t->dirty_region_cap = MAX(64, t->dirty_region_cap * 2);
-		t->dirty_regions = xrealloc(t->dirty_regions, t->dirty_region_cap * sizeof(*t->dirty_regions));
+		t->dirty_regions = xrealloc(t->dirty_regions,
+					    t->dirty_region_cap * sizeof(*t->dirty_regions));
 	}
 	t->dirty_regions[t->dirty_region_count++] = (struct region_ref){ o, region };
 	return r;
@@ -285,7 +286,8 @@ void txn_object(struct tier *t, struct tobj *o)
 	o->row_dirty = true;
 	if (t->dirty_object_count == t->dirty_object_cap) {
 		t->dirty_object_cap = MAX(64, t->dirty_object_cap * 2);
-		t->dirty_objects = xrealloc(t->dirty_objects, t->dirty_object_cap * sizeof(*t->dirty_objects));
+		t->dirty_objects = xrealloc(t->dirty_objects,
+					    t->dirty_object_cap * sizeof(*t->dirty_objects));
 	}
 	t->dirty_objects[t->dirty_object_count++] = o;
 }

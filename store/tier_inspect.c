@@ -88,8 +88,8 @@ static bool show_segments(const void *key, size_t key_len, const void *value, si
 		return false;
 	if (!verbose)
 		return true;
-	printf("segments %s commit=%" PRIu64 " rows=%u\n", key_len == 5 ? "checkpoint" : "delta", read_u64(&r),
-	       count);
+	printf("segments %s commit=%" PRIu64 " rows=%u\n",
+	       key_len == 5 ? "checkpoint" : "delta", read_u64(&r), count);
 	while (count--) {
 		uint32_t id = read_u32(&r), live = read_u32(&r);
 		uint64_t generation = read_u64(&r);
@@ -229,8 +229,8 @@ int tier_inspect_segments(struct device *d, bool verbose)
 		}
 		used++;
 		if (verbose)
-			printf("segment number=%" PRIu64 " generation=%" PRIu64 " stream=%s kv_commit=%" PRIu64
-			       "\n", i, h.generation, h.stream == STREAM_GC ? "gc" : "hot", h.kv_commit);
+			printf("segment number=%" PRIu64 " generation=%" PRIu64 " stream=%s kv_commit=%"
+			       PRIu64 "\n", i, h.generation, h.stream == STREAM_GC ? "gc" : "hot", h.kv_commit);
 		inspect_units(&x, &h, start);
 	}
 	printf("segments=%" PRIu64 " with_header=%" PRIu64 " units=%" PRIu64 " entries=%" PRIu64

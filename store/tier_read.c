@@ -171,9 +171,7 @@ static void runs_start(struct read_op *r)
 			continue;
 		}
 		r->pending++;
-		atomic_store_explicit(&r->s->read_bytes,
-				      atomic_load_explicit(&r->s->read_bytes, memory_order_relaxed) + run->len,
-				      memory_order_relaxed);
+		atomic_fetch_add_explicit(&r->s->read_bytes, run->len, memory_order_relaxed);
 		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off, &run->wait);
 		if (run->rc != PENDING)
 			r->pending--;

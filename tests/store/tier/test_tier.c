@@ -28,7 +28,8 @@ static struct h_batch *random_batch(struct harness *h, struct model *m, unsigned
 
 	memset(used, 0, sizeof(used));
 	while (b->b.page_count < pages) {
-		unsigned o = (unsigned)rng_below(&h->rng, H_OBJECTS), p = (unsigned)rng_below(&h->rng, H_PAGES);
+		unsigned o = (unsigned)rng_below(&h->rng, H_OBJECTS);
+		unsigned p = (unsigned)rng_below(&h->rng, H_PAGES);
 
 		if (h_object_id(o) % h->shards != shard || used[o][p] || !m->live[o]) {
 			if (!m->live[0] && !m->live[1] && !m->live[2])

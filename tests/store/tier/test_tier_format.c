@@ -136,7 +136,8 @@ TEST(format, unit_summary)
 {
 	static uint8_t out[BLOCK_SIZE];
 	struct unit_header h = { .entries = 2, .summary_bytes = 4096, .bytes = 12288, .segment = 0x20000003,
-				 .position = 5, .group_incarnation = 1, .generation = 77, .kv_commit = 88 }, h2;
+				 .position = 5, .group_incarnation = 1, .generation = 77,
+				 .kv_commit = 88 }, h2;
 	struct unit_entry e[2] = {
 		{ 1, 2, 3, { 4, 5 }, { 6, 7 }, 4096, 64, MAP_RAW },
 		{ 8, 9, 10, { 11, 12 }, { 13, 14 }, 8192 + 128, 3, MAP_LZ4 },
@@ -226,9 +227,10 @@ static struct map_page random_page(struct rng *r, uint64_t seq)
 	p.mask = rng_next(r);
 	for (unsigned i = 0; i < PAGE_BLOCKS; i++)
 		if (p.mask >> i & 1)
-			p.entry[i] = (struct map_entry){ map_entry_word(MAP_LZ4, 1 + (unsigned)rng_below(r, 56), 1,
-									rng_below(r, 1u << 30) * 64),
-							 rng_next(r) };
+			p.entry[i] = (struct map_entry){
+				map_entry_word(MAP_LZ4, 1 + (unsigned)rng_below(r, 56), 1,
+					       rng_below(r, 1u << 30) * 64),
+				rng_next(r) };
 	return p;
 }
 
@@ -281,11 +283,12 @@ TEST(merge, any_grouping_gives_the_same_page)
 			model.version = p.version;
 			for (unsigned b = 0; b < PAGE_BLOCKS; b++)
 				if (mask >> b & 1) {
-					model.entry[b] = p.mask >> b & 1 ? p.entry[b] : (struct map_entry){ 0 };
+					model.entry[b] = p.entry[b]; /* zeros when it has none */
 					model.mask = (model.mask & ~(1ull << b)) | (p.mask & 1ull << b);
 				}
 		}
-		n_whole = map_merge_full(whole, key, sizeof(key), base_len ? base : NULL, base_len, in, lens, n);
+		n_whole = map_merge_full(whole, key, sizeof(key), base_len ? base : NULL, base_len, in, lens,
+					 n);
 		EXPECT_OK(map_page_decode(whole, n_whole, key, &got));
 		EXPECT_MEM(&got, &model, sizeof(got));
 		for (unsigned at = 0; at < n; groups++) {
@@ -349,7 +352,8 @@ TEST(fifo_cache, stays_in_its_limit_and_keeps_what_is_used)
 			if (p)
 				EXPECT_EQ(*p, i / 4 % 20);
 			else
-				*(uint64_t *)fifo_cache_put(&c, (struct fifo_key){ 1, i / 4 % 20 }) = i / 4 % 20;
+				*(uint64_t *)fifo_cache_put(&c, (struct fifo_key){ 1, i / 4 % 20 }) =
+					i / 4 % 20;
 		} else {
 			fifo_cache_put(&c, (struct fifo_key){ 2, i });
 		}
