@@ -116,7 +116,7 @@ class History:
 
 
 def fio(uri, *args, **kw):
-    return sh("fio", "--name=j", "--ioengine=nbd", f"--uri={uri}", *args, **kw)
+    return sh("fio", "--name=j", "--ioengine=nbd", "--verify_state_save=0", f"--uri={uri}", *args, **kw)
 
 
 def watch_for(what, test, timeout):
