@@ -229,8 +229,9 @@ int tier_inspect_segments(struct device *d, bool verbose)
 		}
 		used++;
 		if (verbose)
-			printf("segment number=%" PRIu64 " generation=%" PRIu64 " stream=%s kv_commit=%"
-			       PRIu64 "\n", i, h.generation, h.stream == STREAM_GC ? "gc" : "hot", h.kv_commit);
+			printf("segment number=%" PRIu64 " generation=%" PRIu64 " stream=%s"
+			       " kv_commit=%" PRIu64 "\n",
+			       i, h.generation, h.stream == STREAM_GC ? "gc" : "hot", h.kv_commit);
 		inspect_units(&x, &h, start);
 	}
 	printf("segments=%" PRIu64 " with_header=%" PRIu64 " units=%" PRIu64 " entries=%" PRIu64
