@@ -189,7 +189,7 @@ static int node_create(struct node *n, struct config *config)
 	n->workers = worker_pool_create("worker", 2, 0);
 	n->shards = xcalloc(n->shard_count, sizeof(*n->shards));
 	for (unsigned i = 0; i < n->shard_count; i++) {
-		rc = shard_create(&n->shards[i], n, i);
+		rc = node_shard_create(&n->shards[i], n, i);
 		if (rc < 0)
 			return rc;
 	}
