@@ -250,15 +250,17 @@ static void get_now(struct tier *t, struct tier_page *op)
 }
 
 /* Runs of blocks of a page come in one read. */
-static const uint8_t *read_block(const struct destage_block *b, const struct destage_block *end, bool first)
+static const uint8_t *read_block(const struct destage_block *b, const struct destage_block *end)
 {
 	static uint8_t *window;
 	static const struct device *device;
 	static uint64_t off, len;
 	unsigned n = 1;
 
-	if (first)
+	if (!b) { /* a new page: segments may have been written again since */
 		len = 0;
+		return NULL;
+	}
 	if (device == b->log_device && b->log_off > off && b->log_off < off + len)
 		return window + (b->log_off - off);
 	if (!window)
@@ -276,7 +278,7 @@ static const uint8_t *read_block(const struct destage_block *b, const struct des
 }
 
 static void put_block(struct fpage *p, const struct destage_block *b, const struct destage_block *end,
-		      bool first, uint64_t *damaged)
+		      uint64_t *damaged)
 {
 	const uint8_t *from;
 	uint64_t bit = 1ull << b->index;
@@ -291,7 +293,7 @@ static void put_block(struct fpage *p, const struct destage_block *b, const stru
 	if (b->kind != MAP_RAW)
 		return;
 	p->data[b->index] = xmalloc(BLOCK_SIZE);
-	from = read_block(b, end, first);
+	from = read_block(b, end);
 	if (from)
 		memcpy(p->data[b->index], from, BLOCK_SIZE);
 	if (!from || hash_block(from).lo != b->fp64) {
@@ -326,8 +328,9 @@ static void destage_now(struct tier *t, struct destage_batch *b)
 				    (unsigned long long)p->map.version.seq,
 				    (unsigned long long)dp->version.seq);
 		p->map.version = dp->version;
+		read_block(NULL, NULL);
 		for (unsigned k = 0; k < dp->count; k++)
-			put_block(p, &b->blocks[dp->first + k], &b->blocks[dp->first + dp->count], !k,
+			put_block(p, &b->blocks[dp->first + k], &b->blocks[dp->first + dp->count],
 				  &b->damaged);
 		dp->result = p->map;
 	}

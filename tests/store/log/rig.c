@@ -405,7 +405,7 @@ static void halt_fn(struct post *p)
 		;
 }
 
-void rig_crash_copy(struct rig *r, struct rig *to, const char *name)
+void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(void *arg), void *arg)
 {
 	struct halt halts[SHARDS_MAX];
 	sem_t halted, go;
@@ -422,6 +422,8 @@ void rig_crash_copy(struct rig *r, struct rig *to, const char *name)
 	for (unsigned i = 0; i < r->shards; i++)
 		while (sem_wait(&halted))
 			;
+	if (fn)
+		fn(arg);
 	for (unsigned i = 0; i < r->count; i++)
 		copy_device(&r->store->devices[i], to->paths[i]);
 	fake_tier_copy(r->meta, to->meta);

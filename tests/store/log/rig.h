@@ -26,8 +26,9 @@ struct rig {
 void rig_make(struct rig *r, const char *name, unsigned capacity, bool cache, uint64_t bytes);
 int rig_open(struct rig *r, unsigned shards);	/* and start */
 void rig_close(struct rig *r);			/* a clean end */
-/* `to` gets the devices and the map as they are at this instant, all shards standing still. */
-void rig_crash_copy(struct rig *r, struct rig *to, const char *name);
+/* `to` gets the devices and the map as they are at this instant, all shards standing still; fn, if any, runs
+ * in that instant too. */
+void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(void *arg), void *arg);
 
 /* Runs fn on the shard's loop and waits until it has ended; fn may return PENDING. */
 int rig_call(struct rig *r, unsigned shard, int (*fn)(void *arg, struct wait *w), void *arg);

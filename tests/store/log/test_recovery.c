@@ -285,7 +285,7 @@ TEST(recovery, crash_copies)
 		}
 		if (i % 2)
 			EXPECT_OK(rig_flush(&r));
-		rig_crash_copy(&r, &c, "crashed");
+		rig_crash_copy(&r, &c, "crashed", NULL, NULL);
 		EXPECT_OK(rig_open(&c, 1));
 		EXPECT_EQ(rig_last(&c, 2).seq, seq);
 		rig_commit(&c, 2, 1, seq);
