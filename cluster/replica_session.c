@@ -89,7 +89,8 @@ static void on_beacon(struct session *s, struct reader *r)
 	/* N5: a peer that owes us FENCED may believe in a tenure that has ended. */
 	if (s->fences_owed && rule(RULE_FENCE))
 		return;
-	s->granted_us = now_us(s->r);
+	if (!s->fences_owed)
+		s->granted_us = now_us(s->r);
 	s->r->stats.grants++;
 	msg_beacon_encode(t, &w);
 	session_send(s, OP_GRANT, &w, NULL);
@@ -158,7 +159,8 @@ void fence_older(struct object *o)
 		h->owed = true;
 		h->session->fences_owed++;
 		msg_fence_encode(&m, &w);
-		session_send(h->session, OP_FENCE, &w, NULL);
+		if (rule(RULE_FENCE))
+			session_send(h->session, OP_FENCE, &w, NULL);
 	}
 }
 

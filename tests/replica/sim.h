@@ -48,7 +48,8 @@ struct sim_plan {
 	uint64_t seed;
 	unsigned nodes, copies, clients, ops_per_client, depth;
 	uint64_t fault_us;	/* faults happen until then */
-	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long;
+	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
+		suspect;
 	bool duplicates, trims, partial, verbose, tiny_log, drift, placements;
 };
 

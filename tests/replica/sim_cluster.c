@@ -307,11 +307,64 @@ static void block_for(unsigned a, unsigned b, uint64_t us)
 	sim_at(us, NULL, unblock, NULL, (void *)(uintptr_t)(a * 16 + b));
 }
 
+/* Suspicion only proposes (S1): safety may not rest on its being right. So anybody who may propose does,
+ * now and then, for no reason at all. */
+static void false_suspicion(unsigned node)
+{
+	const struct map *m = state_map(sim.state);
+	const struct map_object *o = map_object(m, object_id(sim.volume, (uint32_t)sim_rand(0, SIM_OBJECTS - 1)));
+	unsigned pick = (unsigned)sim_rand(0, o->member_count - 1);
+	const struct map_member *mb = &o->member[pick];
+	const struct map_node *n = map_member_node(m, mb), *pn = map_primary_node(m, o);
+	struct object_change ch = { .object = o->id, .epoch = o->epoch };
+	struct command c = { .kind = CMD_OBJECT, .object = { 1, &ch } };
+
+	if (!n || !pn || !mb->in || (node && (n->id != node || pick == o->primary)) || sim.leaderless_until > sim.now_us)
+		return;
+	if (node || sim_chance(0.7)) {
+		ch.op = OBJ_TAKEOVER;
+		ch.node = ch.proposer = n->id;
+		ch.incarnation = n->incarnation;
+	} else {
+		ch.op = OBJ_DROP;
+		ch.replica = *mb;
+		ch.proposer = pn->id;
+		ch.incarnation = pn->incarnation;
+	}
+	sim_trace("false suspicion: %s of object %llx on epoch %u, node %u", ch.op == OBJ_DROP ? "drop" : "takeover",
+		  (unsigned long long)o->id, o->epoch, n->id);
+	propose_later(&c, sim_rand(500, 20000));
+	if (sim_chance(0.5)) /* and the primary hears of it late */
+		sim.proc[pn->id].raft_cut_until = sim.now_us + sim_rand(50000, 1500000);
+	sim.faults++;
+}
+
+static void suspect_as(void *arg)
+{
+	for (unsigned i = 0; i < 4; i++)
+		false_suspicion((unsigned)(uintptr_t)arg);
+}
+
+/* A process ends and starts again at once, nobody hears of it for a while, and it takes over: what its
+ * predecessor granted is still good (T2 c). */
+static void hidden_restart(struct sim_proc *p)
+{
+	for (unsigned b = 1; b <= sim.plan.nodes; b++)
+		if (b != p->node)
+			block_for(p->node, b, sim_rand(200000, 900000));
+	proc_crash(p, false);
+	sim_at(sim_rand(500, 10000), NULL, restart, NULL, p);
+	sim_at(sim_rand(30000, 150000), NULL, suspect_as, NULL, (void *)(uintptr_t)p->node);
+}
+
 static void fault_node(struct sim_proc *p)
 {
 	const struct sim_plan *pl = &sim.plan;
 
-	if (p->alive && sim_chance(pl->crash)) {
+	if (p->alive && sim_chance(pl->crash * pl->suspect)) {
+		hidden_restart(p);
+		sim.faults++;
+	} else if (p->alive && sim_chance(pl->crash)) {
 		proc_crash(p, false);
 		sim.faults++;
 		if (sim_chance(pl->log_lost))
@@ -320,10 +373,12 @@ static void fault_node(struct sim_proc *p)
 	} else if (p->alive && sim_chance(pl->power)) {
 		proc_crash(p, true);
 		sim.faults++;
-		sim_at(sim_rand(100000, 5000000), NULL, restart, NULL, p);
+		sim_at(sim_chance(0.5) ? sim_rand(5000, 400000) : sim_rand(100000, 5000000), NULL, restart, NULL, p);
 	} else if (p->alive && sim_chance(pl->pause)) {
 		p->paused_until = sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000) :
 						sim_rand(10000, 700000));
+		if (sim_chance(0.4))
+			p->raft_cut_until = p->paused_until + sim_rand(10000, 1000000);
 		sim_trace("node %u pauses until %.3f ms", p->node, (double)p->paused_until / 1000);
 		sim.faults++;
 	} else if (p->alive && sim_chance(pl->slow_disk)) {
@@ -375,6 +430,8 @@ static void faults_again(void *arg)
 		return;
 	for (unsigned i = 1; i <= sim.plan.nodes; i++)
 		fault_node(&sim.proc[i]);
+	if (sim_chance(sim.plan.suspect))
+		false_suspicion(0);
 	if (sim_chance(sim.plan.no_leader)) {
 		sim.leaderless_until = sim.now_us + sim_rand(100000, 3000000);
 		sim_trace("no Raft leader until %.3f ms", (double)sim.leaderless_until / 1000);

@@ -32,6 +32,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->slow_disk = rng_chance(&r, 0.3) ? 0.02 : 0;
 	p->no_leader = rng_chance(&r, 0.4) ? 0.03 : 0;
 	p->log_lost = rng_chance(&r, 0.2) ? 0.3 : 0;
+	p->suspect = rng_chance(&r, 0.5) ? 0.15 : 0;
 	p->damage = rng_chance(&r, 0.2) ? 0.05 : 0;
 	p->duplicates = rng_chance(&r, 0.6);
 	p->trims = rng_chance(&r, 0.5);
