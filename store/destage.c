@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The destager thread: the only one that changes the map. It takes batches of committed records from
- * the shards, verifies their payload, appends it to segments and commits, several batches at a time;
- * between batches it deletes objects and collects segments. It must never raise a page's version by a
- * part of its records (I2), nor store a block that does not match its fingerprint (I12). */
+/* Destage: batches of committed records become one commit, several batches at a time: payload is
+ * verified and appended to segments, pages change. It must never raise a page's version by a part of
+ * its records (I2), nor store a block that does not match its fingerprint (I12). */
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "store/codec.h"
 #include "store/tier_internal.h"
@@ -26,34 +22,6 @@ struct round {
 	struct payload *payload;
 	unsigned work_count, payload_count;
 };
-
-void tier_destage(struct tier *t, struct destage_batch *b)
-{
-	bool refused;
-
-	b->next = NULL;
-	b->rc = 0;
-	b->damaged = 0;
-	pthread_mutex_lock(&t->lock);
-	refused = t->stopping;
-	if (!refused) {
-		*t->batches_last = b;
-		t->batches_last = &b->next;
-		pthread_cond_signal(&t->more);
-	}
-	pthread_mutex_unlock(&t->lock);
-	if (refused) {
-		b->rc = -ERR_CLOSED;
-		loop_post(b->loop, &b->done);
-	}
-}
-
-static void batch_end(struct tier *t, struct destage_batch *b, int rc)
-{
-	b->rc = rc;
-	b->kv_commit = atomic_load(&t->commit);
-	loop_post(b->loop, &b->done); /* b may be gone from here on */
-}
 
 /* ---- Pages of a round -------------------------------------------------------------------------- */
 
@@ -312,7 +280,7 @@ static int round_run(struct tier *t, struct round *r)
 	return 0;
 }
 
-static void round_batches(struct tier *t, struct destage_batch **queue)
+void round_batches(struct tier *t, struct destage_batch **queue)
 {
 	struct round r = { .t = t };
 	unsigned pages = 0, blocks = 0, most = 0;
@@ -334,7 +302,7 @@ static void round_batches(struct tier *t, struct destage_batch **queue)
 		rc = atomic_load(&t->failed) ? atomic_load(&t->failed) : -ERR_FULL;
 	if (rc) {
 		*queue = b->next;
-		batch_end(t, b, rc);
+		destager_batch_end(t, b, rc);
 		return;
 	}
 	r.work = xmalloc((pages + 1) * sizeof(*r.work));
@@ -364,258 +332,8 @@ static void round_batches(struct tier *t, struct destage_batch **queue)
 	pthread_mutex_unlock(&t->commit_lock);
 	while ((b = r.batches)) {
 		r.batches = b->next;
-		batch_end(t, b, rc);
+		destager_batch_end(t, b, rc);
 	}
 	free(r.work);
 	free(r.payload);
-}
-
-/* ---- Objects ----------------------------------------------------------------------------------- */
-
-static int object_remove_rows(struct tier *t, struct tobj *o)
-{
-	uint8_t key[OBJECT_KEY_SIZE];
-	int rc;
-
-	txn_begin(t);
-	put_be64(key, o->id);
-	kv_batch_delete(t->kv, t->batch, KV_OBJ, key, sizeof(key));
-	for (uint32_t i = 0; i < o->region_count; i++) {
-		uint8_t region[REGION_KEY_SIZE];
-
-		region_key_encode(region, o->id, i);
-		if (o->regions[i].now.mask)
-			kv_batch_delete(t->kv, t->batch, KV_REGION, region, sizeof(region));
-	}
-	t->logical_blocks -= o->counters.mapped + o->counters.zero;
-	rc = txn_commit(t);
-	if (!rc)
-		tobj_free(t, o);
-	return rc;
-}
-
-/* The next pages of the first object that is being deleted. */
-static int delete_pages(struct tier *t, struct tobj *o, unsigned *count)
-{
-	struct work_page *w = xcalloc(DELETE_STEP_PAGES, sizeof(*w));
-	struct map_page *pages = xmalloc(DELETE_STEP_PAGES * sizeof(*pages));
-	uint32_t last = o->region_count * REGION_PAGES;
-	int rc;
-
-	*count = 0;
-	for (; o->delete_page < last && *count < DELETE_STEP_PAGES; o->delete_page++) {
-		uint64_t mask = o->regions[o->delete_page / REGION_PAGES].now.mask;
-
-		if (!(mask >> o->delete_page % REGION_PAGES & 1))
-			continue;
-		w[*count].o = o;
-		w[*count].index = o->delete_page;
-		w[*count].page = &pages[*count];
-		++*count;
-	}
-	txn_begin(t);
-	rc = txn_load(t, w, *count);
-	for (unsigned i = 0; i < *count && !rc; i++) {
-		page_cache_drop(&t->cache, o->id, w[i].index);
-		txn_page_delete(t, &w[i]);
-	}
-	if (!rc && *count)
-		rc = txn_commit(t);
-	if (rc && !atomic_load(&t->failed))
-		txn_abort(t);
-	free(w);
-	free(pages);
-	return rc;
-}
-
-bool delete_step(struct tier *t)
-{
-	struct tobj *o;
-	unsigned count;
-	int rc;
-
-	if (list_empty(&t->deleting) || atomic_load(&t->failed))
-		return false;
-	o = list_first(&t->deleting, struct tobj, link);
-	pthread_mutex_lock(&t->commit_lock);
-	rc = delete_pages(t, o, &count);
-	if (!rc && !count)
-		rc = object_remove_rows(t, o);
-	pthread_mutex_unlock(&t->commit_lock);
-	if (rc)
-		tier_fail(t, rc, "object delete");
-	return !rc;
-}
-
-/* One commit for an object row, with its new header if there is one. */
-static int commit_object(struct tier *t, struct tobj *o, const struct tier_request *header)
-{
-	int rc;
-
-	pthread_mutex_lock(&t->commit_lock);
-	txn_begin(t);
-	txn_object(t, o);
-	if (header)
-		tobj_set_header(t, o, header->header, header->header_len);
-	rc = txn_commit(t);
-	if (rc && !atomic_load(&t->failed))
-		txn_abort(t);
-	pthread_mutex_unlock(&t->commit_lock);
-	return rc;
-}
-
-static int object_put(struct tier *t, struct tier_request *r)
-{
-	struct tobj *o = tobj_find(t, r->object);
-
-	/* Keys carry no generation: the old replica's rows go first. */
-	while (o && o->state == OBJECT_DELETING) {
-		if (!delete_step(t))
-			return atomic_load(&t->failed) ? atomic_load(&t->failed) : -ERR_DEVICE;
-		o = tobj_find(t, r->object);
-	}
-	if (o && o->gen != r->gen)
-		return -ERR_EXISTS;
-	if (!o)
-		o = tobj_create(t, r->object, r->gen, r->volume);
-	o->volume = r->volume;
-	return commit_object(t, o, r);
-}
-
-static int object_delete(struct tier *t, struct tier_request *r)
-{
-	struct tobj *o = tobj_find(t, r->object);
-
-	if (!o || o->gen != r->gen)
-		return -ERR_NOT_FOUND;
-	if (o->state == OBJECT_DELETING)
-		return 0;
-	o->state = OBJECT_DELETING;
-	o->delete_page = 0;
-	list_push_back(&t->deleting, &o->link);
-	return commit_object(t, o, NULL);
-}
-
-static void request_done(struct post *p)
-{
-	struct tier_request *r = container_of(p, struct tier_request, post);
-	struct wait *w = r->wait;
-	int rc = r->rc;
-
-	if (r->kind == REQUEST_DELETE && !rc)
-		shard_object_drop(&r->t->shards[r->shard], r->object);
-	free(r->header);
-	free(r);
-	wait_resume(w, rc);
-}
-
-static void request_run(struct tier *t, struct tier_request *r)
-{
-	r->rc = atomic_load(&t->failed);
-	if (!r->rc)
-		r->rc = r->kind == REQUEST_PUT ? object_put(t, r) : object_delete(t, r);
-	loop_post(t->shards[r->shard].loop, &r->post);
-}
-
-static int request_submit(struct tier *t, enum request_kind kind, unsigned shard, uint64_t object,
-			  uint32_t gen, uint32_t volume, const void *header, size_t len, struct wait *w)
-{
-	struct tier_request *r;
-	bool refused;
-
-	r = xcalloc(1, sizeof(*r));
-	*r = (struct tier_request){ .t = t, .kind = kind, .shard = shard, .object = object, .gen = gen,
-				    .volume = volume, .header_len = len, .wait = w,
-				    .post.fn = request_done };
-	r->header = xmalloc(len + 1);
-	if (len)
-		memcpy(r->header, header, len);
-	pthread_mutex_lock(&t->lock);
-	refused = t->stopping;
-	if (!refused) {
-		*t->requests_last = r;
-		t->requests_last = &r->next;
-		pthread_cond_signal(&t->more);
-	}
-	pthread_mutex_unlock(&t->lock);
-	if (!refused)
-		return PENDING;
-	free(r->header);
-	free(r);
-	return -ERR_CLOSED;
-}
-
-int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,
-		    const void *header, size_t len, struct work *scratch, struct wait *w)
-{
-	return request_submit(t, REQUEST_PUT, shard, object, gen, volume, header, len, w);
-}
-
-int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
-		       struct work *scratch, struct wait *w)
-{
-	return request_submit(t, REQUEST_DELETE, shard, object, gen, 0, NULL, 0, w);
-}
-
-/* ---- The thread -------------------------------------------------------------------------------- */
-
-/* Moves the shards' queues to the caller. Objects before batches: a batch may need its object, and a
- * delete may overtake batches of the replica that goes. */
-static bool take_work(struct tier *t, struct destage_batch **batches, struct tier_request **requests,
-		      bool busy)
-{
-	bool stop;
-
-	pthread_mutex_lock(&t->lock);
-	while (!busy && !t->batches && !t->requests && !t->stopping && !*batches)
-		pthread_cond_wait(&t->more, &t->lock);
-	*requests = t->requests;
-	t->requests = NULL;
-	t->requests_last = &t->requests;
-	if (t->batches) {
-		struct destage_batch **end = batches;
-
-		while (*end)
-			end = &(*end)->next;
-		*end = t->batches;
-		t->batches = NULL;
-		t->batches_last = &t->batches;
-	}
-	stop = t->stopping;
-	pthread_mutex_unlock(&t->lock);
-	return stop;
-}
-
-void *destager_main(void *arg)
-{
-	struct tier *t = arg;
-	struct destage_batch *batches = NULL;
-	struct tier_request *requests, *next;
-	bool busy = false, stop = false;
-
-	pthread_setname_np(pthread_self(), "destager");
-	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
-	while (!stop) {
-		stop = take_work(t, &batches, &requests, busy);
-		for (; requests; requests = next) {
-			next = requests->next;
-			request_run(t, requests);
-		}
-		if (stop)
-			break;
-		busy = false;
-		if (batches)
-			round_batches(t, &batches);
-		busy |= delete_step(t);
-		grace_poll(t, false);
-		if (gc_wanted(t, batches != NULL))
-			busy |= gc_step(t);
-	}
-	while (batches) {
-		struct destage_batch *b = batches;
-
-		batches = b->next;
-		batch_end(t, b, -ERR_CLOSED);
-	}
-	return NULL;
 }

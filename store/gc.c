@@ -30,12 +30,11 @@ void grace_poll(struct tier *t, bool wait)
 			bool gone = readers_gone(t, old);
 
 			if (!gone && wait) {
-				pthread_mutex_lock(&t->lock);
+				/* Wake-ups meant for the queue are not lost: it is looked at before sleeping. */
 				atomic_store(&t->grace_wanted, true);
-				while (!(gone = readers_gone(t, old)) && !t->stopping)
-					pthread_cond_wait(&t->more, &t->lock);
+				while (!(gone = readers_gone(t, old)) && !atomic_load(&t->stopping))
+					sem_wait(&t->more_work);
 				atomic_store(&t->grace_wanted, false);
-				pthread_mutex_unlock(&t->lock);
 			}
 			if (!gone)
 				return;

@@ -178,6 +178,7 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 	rocksdb_env_set_background_threads(kv->env, 1);
 	rocksdb_env_set_high_priority_background_threads(kv->env, 1);
 	rocksdb_env_lower_thread_pool_cpu_priority(kv->env);
+	rocksdb_env_lower_high_priority_thread_pool_cpu_priority(kv->env);
 	kv->cache = rocksdb_cache_create_lru(BLOCK_CACHE_BYTES);
 	kv->options = db_options_make(kv, dir, read_only);
 	for (unsigned i = 0; i < KV_CFS; i++)

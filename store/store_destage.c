@@ -19,6 +19,7 @@
 #define FILL_START 1000u /* permyriad: below, only what is old is destaged */
 #define FILL_MOVE 3000u	 /* stalled tails are moved from here on */
 #define AGE_S 5u
+#define DUE_S 60u /* older ones do not wait for idle CPU */
 #define TICK_US 1000000u
 #define RETRY_FULL_US 1000000u
 
@@ -235,6 +236,13 @@ static const struct page_node *oldest_page(const struct shard *sh)
 	return NULL;
 }
 
+static bool oldest_is_due(const struct shard *sh)
+{
+	const struct page_node *p = oldest_page(sh);
+
+	return p && p->dirty_s + DUE_S <= loop_turn_us(sh->loop) / 1000000;
+}
+
 static unsigned destages_wanted(struct shard *sh, uint32_t fill)
 {
 	const struct page_node *p;
@@ -416,6 +424,7 @@ void shard_destage_kick(struct shard *sh)
 		return;
 	sh->kicking = true; /* forming batches and checks may come back here */
 	fill = shard_fill(sh);
+	tier_pace(sh->store->tier, sh->index, fill, sh->flush || oldest_is_due(sh));
 	wanted = destages_wanted(sh, fill);
 	for (unsigned i = 0; i < DESTAGE_BATCHES && sh->destages_busy < wanted; i++) {
 		struct destage *d = &sh->destages[i];

@@ -203,8 +203,7 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->group_incarnation = cfg->group_incarnation;
 	t->log_kv_commit = cfg->log_kv_commit;
 	t->shard_count = cfg->shards;
-	t->batches_last = &t->batches;
-	t->requests_last = &t->requests;
+	sem_init(&t->more_work, 0, 0);
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_mutex_init(&t->commit_lock, NULL);
 	pthread_cond_init(&t->more, NULL);
@@ -254,6 +253,7 @@ void tier_close(struct tier *t)
 	free(t->gc.window);
 	free(t->gc.pages);
 	free(t->gc.work);
+	sem_destroy(&t->more_work);
 	pthread_mutex_destroy(&t->lock);
 	pthread_mutex_destroy(&t->commit_lock);
 	pthread_cond_destroy(&t->more);
@@ -282,10 +282,10 @@ void tier_stop(struct tier *t)
 {
 	if (!t->started)
 		return;
-	pthread_mutex_lock(&t->lock);
-	t->stopping = true;
-	pthread_cond_signal(&t->more);
-	pthread_mutex_unlock(&t->lock);
+	atomic_store(&t->stopping, true);
+	sem_post(&t->more_work);
+	atomic_fetch_add(&t->requests_open, 1); /* it ends at full speed */
+	pace_apply(t);
 	if (t->thread_running)
 		pthread_join(t->thread, NULL);
 	t->thread_running = false;

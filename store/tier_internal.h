@@ -5,6 +5,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "node/base/err.h"
@@ -102,14 +103,22 @@ struct tier {
 	uint64_t log_kv_commit;
 	pthread_mutex_t commit_lock;   /* held while a commit is built and made; tier_verify takes it */
 
-	/* Queue to the destager. */
+	/* Queue to the destager, newest first. It takes all at once; a closed queue takes nothing more. */
 	pthread_t thread;
 	bool thread_running;
-	pthread_mutex_t lock;
+	_Atomic(struct destage_batch *) batches;
+	_Atomic(struct tier_request *) requests;
+	sem_t more_work;
+	_Atomic bool stopping;
+	pthread_mutex_t lock; /* for tier_stop only, with more: never the destager's */
 	pthread_cond_t more;
-	struct destage_batch *batches, **batches_last;
-	struct tier_request *requests, **requests_last;
-	bool stopping;
+
+	/* Pacing. */
+	_Atomic unsigned requests_open, hurry; /* hurry: shards that want it */
+	_Atomic uint32_t oldest_s; /* when the oldest batch was queued; 0: none */
+	_Atomic pid_t pace_tid;	   /* 0: no right to pace it */
+	_Atomic int pace_level;
+	atomic_flag pace_busy;
 
 	/* Destager. */
 	struct hmap objects; /* tobj by id */
@@ -163,8 +172,17 @@ int txn_commit(struct tier *t) MUST_USE;
 void txn_abort(struct tier *t);
 void tier_fail(struct tier *t, int rc, const char *what);
 
-/* destage.c */
+/* destage.c: takes as many batches off the queue as make one commit, and commits. */
+void round_batches(struct tier *t, struct destage_batch **queue);
+/* destager.c */
 void *destager_main(void *arg);
+void destager_batch_end(struct tier *t, struct destage_batch *b, int rc);
+/* tier_pace.c. A level is a nice value, or PACE_IDLE. */
+#define PACE_IDLE 20
+void pace_start(struct tier *t);
+void pace_apply(struct tier *t);
+int pace_level(uint32_t fill_permyriad, bool aged, bool awaited);
+uint32_t pace_fill(const struct tier *t);
 /* gc.c. Destager. */
 bool gc_wanted(const struct tier *t, bool urgent);
 bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
@@ -221,6 +239,8 @@ struct tier_shard {
 	_Atomic bool drained;
 	_Atomic uint32_t readers[2];
 	_Atomic uint64_t hits, misses, read_bytes;
+	_Atomic uint32_t fill; /* of the log, permyriad */
+	bool hurry;
 };
 
 /* tier_page.c */

@@ -65,11 +65,8 @@ static unsigned readers_enter(struct tier_shard *s)
 static void readers_exit(struct tier_shard *s, unsigned parity)
 {
 	atomic_fetch_sub(&s->readers[parity], 1);
-	if (atomic_load(&s->t->grace_wanted)) {
-		pthread_mutex_lock(&s->t->lock);
-		pthread_cond_signal(&s->t->more);
-		pthread_mutex_unlock(&s->t->lock);
-	}
+	if (atomic_load(&s->t->grace_wanted))
+		sem_post(&s->t->more_work);
 }
 
 /* ---- What needs no device ---------------------------------------------------------------------- */

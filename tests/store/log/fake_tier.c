@@ -443,6 +443,10 @@ void tier_destage(struct tier *t, struct destage_batch *b)
 	later(t, b->loop, &(struct later){ .batch = b });
 }
 
+void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry)
+{
+}
+
 void tier_destaged(struct tier *t, struct destage_batch *b)
 {
 	pthread_mutex_lock(&lock);

@@ -3,6 +3,7 @@
 #include "tests/store/tier/harness.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 static void start(struct harness *h, struct model *m, const char *name, unsigned size_mib)
 {
@@ -133,9 +134,7 @@ TEST(races, a_freed_segment_waits_for_its_readers)
 		EXPECT(hash_block(data).lo == old.entry[i].fp64);
 	}
 	atomic_fetch_sub(readers, 1);
-	pthread_mutex_lock(&h.tier->lock);
-	pthread_cond_signal(&h.tier->more);
-	pthread_mutex_unlock(&h.tier->lock);
+	sem_post(&h.tier->more_work);
 	EXPECT_OK(h_batch_wait(b));
 	h_compare(&h, m, false);
 	h_verify(&h, true);
@@ -222,5 +221,82 @@ TEST(races, stop_ends_every_wait)
 	h_close(&h);
 	h_fini(&h);
 	free(x);
+	free(m);
+}
+
+/* ---- Pacing ------------------------------------------------------------------------------------ */
+
+static int policy_of(struct harness *h, int *nice_level)
+{
+	pid_t tid = atomic_load(&h->tier->pace_tid);
+
+	errno = 0;
+	*nice_level = getpriority(PRIO_PROCESS, (id_t)tid);
+	EXPECT_EQ(errno, 0);
+	return sched_getscheduler(tid);
+}
+
+static void pace_idle(struct h_call *c)
+{
+	tier_pace(c->h->tier, 0, 2999, false);
+	h_done(c, 0);
+}
+
+static void pace_hurry(struct h_call *c)
+{
+	tier_pace(c->h->tier, 0, 100, true);
+	h_done(c, 0);
+}
+
+static void pace_half(struct h_call *c)
+{
+	tier_pace(c->h->tier, 0, 4500, false);
+	h_done(c, 0);
+}
+
+static void pace_full(struct h_call *c)
+{
+	tier_pace(c->h->tier, 0, 6000, true);
+	h_done(c, 0);
+}
+
+TEST(races, destage_gets_cpu_by_the_fill_of_the_log)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	struct h_call c;
+	int level;
+
+	EXPECT_EQ(pace_level(0, false, false), PACE_IDLE);
+	EXPECT_EQ(pace_level(0, true, false), 19);
+	EXPECT_EQ(pace_level(0, false, true), 0);
+	EXPECT_EQ(pace_level(3000, false, false), 19);
+	EXPECT_EQ(pace_level(5999, false, false), 0);
+	EXPECT_EQ(pace_level(10000, true, false), 0);
+	start(&h, m, "pace", 32);
+	if (!atomic_load(&h.tier->pace_tid)) {
+		printf("  no right to set priorities: not looked at\n");
+	} else {
+		h_run(&h, 0, &c, pace_idle);
+		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
+		h_run(&h, 0, &c, pace_hurry);
+		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
+		EXPECT_EQ(level, 19);
+		h_run(&h, 0, &c, pace_half);
+		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
+		EXPECT_EQ(level, 9);
+		h_run(&h, 0, &c, pace_full);
+		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
+		EXPECT_EQ(level, 0);
+		h_run(&h, 0, &c, pace_idle);
+		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
+		/* An object is created: somebody waits, and afterwards it is idle again. */
+		EXPECT_OK(h_object_put(&h, 1, 1));
+		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
+	}
+	EXPECT_OK(h_batch_run(overwrite(&h, m, 4)));
+	h_compare(&h, m, false);
+	h_close(&h);
+	h_fini(&h);
 	free(m);
 }

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The destager thread, the only one that changes the map: its queue, its objects and its loop. Between
+ * batches it deletes objects and collects segments. Shards hand over without a lock, because this
+ * thread may be preempted for long anywhere (tier_pace.c): it must never hold anything that a shard
+ * waits for. */
+#include <stdlib.h>
+
+#include "store/tier_internal.h"
+
+static struct destage_batch batches_closed;
+static struct tier_request requests_closed;
+
+/* ---- Queue ------------------------------------------------------------------------------------- */
+
+void tier_destage(struct tier *t, struct destage_batch *b)
+{
+	uint32_t none = 0;
+	struct destage_batch *top = atomic_load(&t->batches);
+
+	b->rc = 0;
+	b->damaged = 0;
+	b->queued_s = (uint32_t)(loop_mono_us(b->loop) / 1000000) + 1; /* 0 stands for none */
+	do {
+		if (top == &batches_closed) {
+			b->rc = -ERR_CLOSED;
+			loop_post(b->loop, &b->done);
+			return;
+		}
+		b->next = top;
+	} while (!atomic_compare_exchange_weak(&t->batches, &top, b));
+	atomic_compare_exchange_strong(&t->oldest_s, &none, b->queued_s);
+	sem_post(&t->more_work);
+}
+
+void destager_batch_end(struct tier *t, struct destage_batch *b, int rc)
+{
+	b->rc = rc;
+	b->kv_commit = atomic_load(&t->commit);
+	loop_post(b->loop, &b->done); /* b may be gone from here on */
+}
+
+static struct tier_request *requests_take(struct tier *t, struct tier_request *leave)
+{
+	struct tier_request *r = atomic_exchange(&t->requests, leave), *first = NULL;
+
+	while (r) {
+		struct tier_request *next = r->next;
+
+		r->next = first;
+		first = r;
+		r = next;
+	}
+	return first;
+}
+
+/* Adds what the shards have queued, in its order, to the end of *batches. */
+static void batches_take(struct tier *t, struct destage_batch **batches, struct destage_batch *leave)
+{
+	struct destage_batch *b = atomic_exchange(&t->batches, leave), *first = NULL;
+
+	while (b) {
+		struct destage_batch *next = b->next;
+
+		b->next = first;
+		first = b;
+		b = next;
+	}
+	while (*batches)
+		batches = &(*batches)->next;
+	*batches = first;
+}
+
+/* ---- Objects ----------------------------------------------------------------------------------- */
+
+static int object_remove_rows(struct tier *t, struct tobj *o)
+{
+	uint8_t key[OBJECT_KEY_SIZE];
+	int rc;
+
+	txn_begin(t);
+	put_be64(key, o->id);
+	kv_batch_delete(t->kv, t->batch, KV_OBJ, key, sizeof(key));
+	for (uint32_t i = 0; i < o->region_count; i++) {
+		uint8_t region[REGION_KEY_SIZE];
+
+		region_key_encode(region, o->id, i);
+		if (o->regions[i].now.mask)
+			kv_batch_delete(t->kv, t->batch, KV_REGION, region, sizeof(region));
+	}
+	t->logical_blocks -= o->counters.mapped + o->counters.zero;
+	rc = txn_commit(t);
+	if (!rc)
+		tobj_free(t, o);
+	return rc;
+}
+
+/* The next pages of the first object that is being deleted. */
+static int delete_pages(struct tier *t, struct tobj *o, unsigned *count)
+{
+	struct work_page *w = xcalloc(DELETE_STEP_PAGES, sizeof(*w));
+	struct map_page *pages = xmalloc(DELETE_STEP_PAGES * sizeof(*pages));
+	uint32_t last = o->region_count * REGION_PAGES;
+	int rc;
+
+	*count = 0;
+	for (; o->delete_page < last && *count < DELETE_STEP_PAGES; o->delete_page++) {
+		uint64_t mask = o->regions[o->delete_page / REGION_PAGES].now.mask;
+
+		if (!(mask >> o->delete_page % REGION_PAGES & 1))
+			continue;
+		w[*count].o = o;
+		w[*count].index = o->delete_page;
+		w[*count].page = &pages[*count];
+		++*count;
+	}
+	txn_begin(t);
+	rc = txn_load(t, w, *count);
+	for (unsigned i = 0; i < *count && !rc; i++) {
+		page_cache_drop(&t->cache, o->id, w[i].index);
+		txn_page_delete(t, &w[i]);
+	}
+	if (!rc && *count)
+		rc = txn_commit(t);
+	if (rc && !atomic_load(&t->failed))
+		txn_abort(t);
+	free(w);
+	free(pages);
+	return rc;
+}
+
+bool delete_step(struct tier *t)
+{
+	struct tobj *o;
+	unsigned count;
+	int rc;
+
+	if (list_empty(&t->deleting) || atomic_load(&t->failed))
+		return false;
+	o = list_first(&t->deleting, struct tobj, link);
+	pthread_mutex_lock(&t->commit_lock);
+	rc = delete_pages(t, o, &count);
+	if (!rc && !count)
+		rc = object_remove_rows(t, o);
+	pthread_mutex_unlock(&t->commit_lock);
+	if (rc)
+		tier_fail(t, rc, "object delete");
+	return !rc;
+}
+
+/* One commit for an object row, with its new header if there is one. */
+static int commit_object(struct tier *t, struct tobj *o, const struct tier_request *header)
+{
+	int rc;
+
+	pthread_mutex_lock(&t->commit_lock);
+	txn_begin(t);
+	txn_object(t, o);
+	if (header)
+		tobj_set_header(t, o, header->header, header->header_len);
+	rc = txn_commit(t);
+	if (rc && !atomic_load(&t->failed))
+		txn_abort(t);
+	pthread_mutex_unlock(&t->commit_lock);
+	return rc;
+}
+
+static int object_put(struct tier *t, struct tier_request *r)
+{
+	struct tobj *o = tobj_find(t, r->object);
+
+	/* Keys carry no generation: the old replica's rows go first. */
+	while (o && o->state == OBJECT_DELETING) {
+		if (!delete_step(t))
+			return atomic_load(&t->failed) ? atomic_load(&t->failed) : -ERR_DEVICE;
+		o = tobj_find(t, r->object);
+	}
+	if (o && o->gen != r->gen)
+		return -ERR_EXISTS;
+	if (!o)
+		o = tobj_create(t, r->object, r->gen, r->volume);
+	o->volume = r->volume;
+	return commit_object(t, o, r);
+}
+
+static int object_delete(struct tier *t, struct tier_request *r)
+{
+	struct tobj *o = tobj_find(t, r->object);
+
+	if (!o || o->gen != r->gen)
+		return -ERR_NOT_FOUND;
+	if (o->state == OBJECT_DELETING)
+		return 0;
+	o->state = OBJECT_DELETING;
+	o->delete_page = 0;
+	list_push_back(&t->deleting, &o->link);
+	return commit_object(t, o, NULL);
+}
+
+static void request_done(struct post *p)
+{
+	struct tier_request *r = container_of(p, struct tier_request, post);
+	struct wait *w = r->wait;
+	int rc = r->rc;
+
+	if (r->kind == REQUEST_DELETE && !rc)
+		shard_object_drop(&r->t->shards[r->shard], r->object);
+	pace_apply(r->t);
+	free(r->header);
+	free(r);
+	wait_resume(w, rc);
+}
+
+static void request_run(struct tier *t, struct tier_request *r)
+{
+	r->rc = atomic_load(&t->failed);
+	if (!r->rc)
+		r->rc = r->kind == REQUEST_PUT ? object_put(t, r) : object_delete(t, r);
+	atomic_fetch_sub(&t->requests_open, 1);
+	loop_post(t->shards[r->shard].loop, &r->post);
+}
+
+static int request_submit(struct tier *t, enum request_kind kind, unsigned shard, uint64_t object,
+			  uint32_t gen, uint32_t volume, const void *header, size_t len, struct wait *w)
+{
+	struct tier_request *r, *top = atomic_load(&t->requests);
+
+	r = xcalloc(1, sizeof(*r));
+	*r = (struct tier_request){ .t = t, .kind = kind, .shard = shard, .object = object, .gen = gen,
+				    .volume = volume, .header_len = len, .wait = w,
+				    .post.fn = request_done };
+	r->header = xmalloc(len + 1);
+	if (len)
+		memcpy(r->header, header, len);
+	atomic_fetch_add(&t->requests_open, 1);
+	do {
+		if (top == &requests_closed) {
+			atomic_fetch_sub(&t->requests_open, 1);
+			free(r->header);
+			free(r);
+			return -ERR_CLOSED;
+		}
+		r->next = top;
+	} while (!atomic_compare_exchange_weak(&t->requests, &top, r));
+	pace_apply(t); /* somebody waits for it */
+	sem_post(&t->more_work);
+	return PENDING;
+}
+
+int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,
+		    const void *header, size_t len, struct work *scratch, struct wait *w)
+{
+	return request_submit(t, REQUEST_PUT, shard, object, gen, volume, header, len, w);
+}
+
+int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
+		       struct work *scratch, struct wait *w)
+{
+	return request_submit(t, REQUEST_DELETE, shard, object, gen, 0, NULL, 0, w);
+}
+
+/* ---- The thread -------------------------------------------------------------------------------- */
+
+static void work_end(struct tier *t, struct destage_batch *batches)
+{
+	struct tier_request *r, *next;
+
+	for (r = requests_take(t, &requests_closed); r; r = next) {
+		next = r->next;
+		r->rc = -ERR_CLOSED;
+		atomic_fetch_sub(&t->requests_open, 1);
+		loop_post(t->shards[r->shard].loop, &r->post);
+	}
+	batches_take(t, &batches, &batches_closed);
+	while (batches) {
+		struct destage_batch *b = batches;
+
+		batches = b->next;
+		destager_batch_end(t, b, -ERR_CLOSED);
+	}
+}
+
+/* What can wait: deletes, collecting. False: nothing of it is left. */
+static bool background_step(struct tier *t, bool urgent)
+{
+	bool busy = delete_step(t);
+
+	grace_poll(t, false);
+	if (gc_wanted(t, urgent))
+		busy |= gc_step(t);
+	return busy;
+}
+
+void *destager_main(void *arg)
+{
+	struct tier *t = arg;
+	struct destage_batch *batches = NULL;
+	struct tier_request *r, *next;
+	bool busy = false;
+
+	pthread_setname_np(pthread_self(), "destager");
+	pace_start(t);
+	for (;;) {
+		if (!busy && !batches && !atomic_load(&t->batches) && !atomic_load(&t->requests) &&
+		    !atomic_load(&t->stopping)) {
+			sem_wait(&t->more_work);
+			continue;
+		}
+		/* Batches first: the objects they need are then among the requests, which are run first. */
+		batches_take(t, &batches, NULL);
+		for (r = requests_take(t, NULL); r; r = next) {
+			next = r->next;
+			request_run(t, r);
+		}
+		if (atomic_load(&t->stopping))
+			break;
+		if (batches)
+			round_batches(t, &batches);
+		atomic_store(&t->oldest_s, batches ? batches->queued_s : 0);
+		busy = background_step(t, batches != NULL);
+	}
+	work_end(t, batches);
+	return NULL;
+}
