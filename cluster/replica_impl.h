@@ -208,6 +208,7 @@ struct primary { /* one tenure of this node */
 	struct wait put_wait;
 	struct store_tail *tail;
 	struct wait tail_wait;
+	bool tail_waiting; /* for memory */
 };
 
 /* ---- Operations --------------------------------------------------------------------------------- */

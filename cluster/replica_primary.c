@@ -405,6 +405,27 @@ static void tail_keep(struct primary *p)
 	list_push_back(&p->outgoing, &out->link);
 }
 
+/* Without memory the tick tries again; a tail that cannot be read makes this replica resign. */
+static void tail_failed(struct primary *p, int rc)
+{
+	struct object *o = p->object;
+
+	slice_unref(&p->tail->payload);
+	if (rc == -ENOMEM) {
+		p->tail_waiting = true;
+		return;
+	}
+	if (rc == -ERR_CORRUPT || rc == -ENODATA) {
+		replica_event(p->r, 2, "TAIL_UNREADABLE", "object %llx: its log tail cannot be read here (%s)",
+			      (unsigned long long)o->id, err_name(rc));
+		o->resigning = true;
+		primary_end(o, "its log tail cannot be read");
+	} else {
+		object_fail(o, rc);
+	}
+	primary_put(p);
+}
+
 /* The uncommitted tail of earlier tenures, into memory: it is prepared again on all of want. */
 static void tail_run(struct primary *p, int rc)
 {
@@ -435,11 +456,7 @@ static void tail_run(struct primary *p, int rc)
 	if (rc == PENDING)
 		return;
 	if (rc < 0) {
-		replica_event(p->r, 2, "TAIL_UNREADABLE", "object %llx: its log tail cannot be read here (%s)",
-			      (unsigned long long)p->object->id, err_name(rc));
-		p->object->resigning = true;
-		primary_end(p->object, "its log tail cannot be read");
-		primary_put(p);
+		tail_failed(p, rc);
 		return;
 	}
 	p->state = PRIMARY_JOIN;
@@ -553,6 +570,8 @@ void primary_end(struct object *o, const char *why)
 		outgoing_done(out);
 	}
 	object_busy(o);
+	if (p->tail_waiting)
+		primary_put(p); /* the tail's reference */
 	primary_put(p);
 }
 
@@ -833,6 +852,11 @@ bool primary_tick(struct primary *p, uint64_t now)
 
 	for (unsigned i = 0; i < p->member_count; i++)
 		busy |= member_tick(p, &p->member[i], now);
+	if (p->tail_waiting) {
+		p->tail_waiting = false;
+		tail_run(p, 0);
+		return true;
+	}
 	primary_check(p);
 	if (version_cmp(p->announced, p->commit) < 0) {
 		busy = true;
