@@ -241,6 +241,8 @@ void client_map_changed(struct client *c, enum map_record kind, uint64_t id)
 
 			if (kind == MAP_REC_ATTACHMENT_GONE || (a && a->revoked))
 				volume_fence(v);
+			else
+				renew_schedule(c);
 		}
 		break;
 	}
@@ -252,12 +254,16 @@ void client_map_done(struct client *c)
 	client_arm(c);
 }
 
-int client_find(const struct client *c, const char *name, struct client_volume *out)
+int client_find(const struct client *c, const char *name, bool shared, struct client_volume *out)
 {
 	const struct map_volume *mv = map_volume_by_name(c->cfg.map, name);
+	const struct volume *v;
 
 	if (!mv || mv->state != VOLUME_LIVE)
 		return -ERR_NOT_FOUND;
+	v = volume_by_id((struct client *)c, mv->id);
+	if (v && volume_mode_conflict(v, shared))
+		return -ERR_HELD;
 	memcpy(out->name, mv->name, sizeof(out->name));
 	out->size = mv->size;
 	return 0;
@@ -388,6 +394,7 @@ struct client *client_create(const struct client_config *cfg)
 	timer_init(&c->tick, cfg->loop, client_tick);
 	timer_init(&c->sweep, cfg->loop, client_sweep);
 	timer_set(&c->sweep, CLIENT_SWEEP_US);
+	renew_init(c);
 	c->memory.ready = client_memory_ready;
 	list_init(&c->memory.link);
 	return c;
@@ -406,6 +413,7 @@ void client_destroy(struct client *c)
 	turn_end_disarm(&c->turn);
 	timer_fini(&c->tick);
 	timer_fini(&c->sweep);
+	renew_fini(c);
 	free(c->parts);
 	free(c->vios);
 	free((char *)c->cfg.holder);

@@ -18,7 +18,8 @@ struct client_hooks {
 	/* Execute on this node (map says the primary is here): NULL in ashlar-client. Same contract as
 	 * replicator_submit; may hop to another shard and back. */
 	int (*local)(void *ctx, struct io_exec *io, struct wait *w);
-	/* A command for the cluster (attach, detach). Resumes with 0 and *result filled. */
+	/* A command for the cluster (attach, renew, detach); arrays in it are not kept. Resumes with 0 and
+	 * *result filled. */
 	int (*propose)(void *ctx, const struct command *cmd, struct command_result *result, struct wait *w);
 };
 
@@ -45,11 +46,12 @@ struct client_volume {
 	char name[NAME_MAX_LEN + 1];
 	uint64_t size;
 };
-/* -ERR_NOT_FOUND */
-int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE;
+/* -ERR_NOT_FOUND; -ERR_HELD as of volume_open. */
+int client_find(const struct client *c, const char *name, bool shared, struct client_volume *out) MUST_USE;
 void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg);
 
-/* Opening does not attach: the first write does (exclusive, unless shared). 0, -ERR_NOT_FOUND. */
+/* Opening does not attach: the first write does (exclusive, unless shared). 0, -ERR_NOT_FOUND, or -ERR_HELD:
+ * it is open here in the other mode. An attachment is renewed as long as its volume is open. */
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out) MUST_USE;
 void volume_close(struct volume *v, struct wait *w); /* drains, detaches when it was the last; resumes once */
 uint64_t volume_size(const struct volume *v);	     /* follows a resize */

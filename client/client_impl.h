@@ -114,6 +114,7 @@ struct volume {
 	enum attach_state attach_state;
 	uint32_t attachment, attach_epoch;
 	uint64_t attach_due_us, held_until_us;
+	uint32_t renew_round; /* the last one it was in */
 	char held_by[256];
 	struct wait attach_done;
 	struct command command;
@@ -166,6 +167,15 @@ struct client {
 	struct pool_waiter memory;
 	bool memory_waiting;
 	struct client_stats stats;
+
+	struct timer renew_timer; /* armed while something is attached */
+	uint64_t renew_at_us;
+	uint32_t renew_round;
+	bool renew_busy; /* a renewal is under way */
+	unsigned renew_count;
+	uint32_t renew_ids[RENEW_MAX];
+	struct wait renew_wait;
+	struct command_result renew_result;
 };
 
 /* client.c */
@@ -181,6 +191,14 @@ void volume_map_changed(struct volume *v);
 void volume_fence(struct volume *v);
 void volume_attend(struct volume *v); /* attach, detach, abort, drop: from the end of a turn */
 bool volume_io_writes(uint8_t kind);
+
+/* The volume is open, or on its way, in the other mode. */
+bool volume_mode_conflict(const struct volume *v, bool shared);
+
+/* renew.c */
+void renew_init(struct client *c);
+void renew_fini(struct client *c);
+void renew_schedule(struct client *c); /* something was attached, or has another time to live */
 
 /* vio.c */
 void vio_resume_io(struct volume *v, struct volume_io *io, int rc);

@@ -137,15 +137,39 @@ void nbd_conn_memory_wait(struct nbd_conn *c)
 
 /* ---- Negotiation ---- */
 
-static bool export_find(void *ctx, const char *name, struct nbd_export *out)
+#define SHARED_SUFFIX ":shared" /* no volume's name has a colon */
+
+/* "NAME" or "NAME:shared", in parts. false: no volume can have that name. */
+static bool export_split(const char *export, char name[NAME_MAX_LEN + 1], bool *shared)
+{
+	size_t n = strcspn(export, ":");
+
+	*shared = !strcmp(export + n, SHARED_SUFFIX);
+	if (n > NAME_MAX_LEN || (export[n] && !*shared))
+		return false;
+	memcpy(name, export, n);
+	name[n] = 0;
+	return true;
+}
+
+static bool export_find(void *ctx, const char *export, struct nbd_export *out)
 {
 	struct nbd_conn *c = ctx;
+	char name[NAME_MAX_LEN + 1];
 	struct client_volume v;
+	bool shared;
+	int rc;
 
-	_Static_assert(sizeof(out->name) == sizeof(v.name), "export names are volume names");
-	if (client_find(c->server->cfg.client, name, &v) < 0)
+	_Static_assert(sizeof(out->name) == sizeof(name) + sizeof(SHARED_SUFFIX) - 1, "both fit");
+	if (!export_split(export, name, &shared))
 		return false;
-	memcpy(out->name, v.name, sizeof(out->name));
+	rc = client_find(c->server->cfg.client, name, shared, &v);
+	if (rc == -ERR_HELD)
+		out->refused = shared ? "open here as NAME, not shared: close that first"
+				      : "open here as NAME:shared: use that name too, or close it first";
+	if (rc < 0)
+		return false;
+	snprintf(out->name, sizeof(out->name), "%s%s", v.name, shared ? SHARED_SUFFIX : "");
 	out->size = v.size;
 	return true;
 }
@@ -175,9 +199,12 @@ static const struct nbd_exports nbd_volume_exports = {.find = export_find, .list
 static void conn_enter(struct nbd_conn *c)
 {
 	struct nbd_server *s = c->server;
+	char name[NAME_MAX_LEN + 1];
+	bool shared;
 
-	if (volume_open(s->cfg.client, c->negotiation.export.name, false, &c->volume) < 0) {
-		nbd_conn_fail(c, "the volume went away during negotiation");
+	CHECK(export_split(c->negotiation.export.name, name, &shared)); /* it was found */
+	if (volume_open(s->cfg.client, name, shared, &c->volume) < 0) {
+		nbd_conn_fail(c, "the volume went away, or was opened in another mode, during negotiation");
 		return;
 	}
 	s->negotiating--;

@@ -82,9 +82,16 @@ static enum nbd_step reply_error(struct writer *out, uint32_t option, uint32_t t
 	return NBD_STEP_NEXT;
 }
 
+static enum nbd_step reply_not_found(struct writer *out, uint32_t option, const struct nbd_export *e)
+{
+	if (e->refused)
+		return reply_error(out, option, NBD_REP_ERR_POLICY, e->refused);
+	return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
+}
+
 /* A name of at most NBD_NAME_MAX bytes without NUL, into `out` cut to what any of our names may
  * have: a longer one cannot be found anyway, so it becomes one that no export has. */
-static bool take_name(struct reader *r, uint32_t length, char out[64])
+static bool take_name(struct reader *r, uint32_t length, char out[NBD_EXPORT_MAX + 1])
 {
 	const char *p;
 
@@ -93,7 +100,7 @@ static bool take_name(struct reader *r, uint32_t length, char out[64])
 	p = read_bytes(r, length);
 	if (!p || memchr(p, 0, length))
 		return false;
-	if (length > 63) {
+	if (length > NBD_EXPORT_MAX) {
 		memcpy(out, "\n", 2);
 		return true;
 	}
@@ -133,7 +140,7 @@ static enum nbd_step option_list(struct nbd_negotiation *n, uint32_t length, str
 static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader *r,
 					struct writer *out)
 {
-	char name[64];
+	char name[NBD_EXPORT_MAX + 1];
 
 	/* There is no error reply to this one. */
 	if (!take_name(r, (uint32_t)reader_left(r), name) ||
@@ -154,9 +161,9 @@ static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader
 static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, struct reader *r,
 				 struct writer *out)
 {
-	struct nbd_export e;
+	struct nbd_export e = {0};
 	bool want_name = false;
-	char name[64];
+	char name[NBD_EXPORT_MAX + 1];
 	unsigned count;
 
 	if (!take_name(r, in_be32(r), name))
@@ -167,7 +174,7 @@ static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, str
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad information requests");
 	if (!n->exports->find(n->ctx, name, &e))
-		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
+		return reply_not_found(out, option, &e);
 	reply_head(out, option, NBD_REP_INFO, 12);
 	out_be16(out, NBD_INFO_EXPORT);
 	out_be64(out, e.size);
@@ -212,8 +219,8 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 				 struct writer *out)
 {
 	bool set = option == NBD_OPT_SET_META_CONTEXT, match;
-	struct nbd_export e;
-	char name[64];
+	struct nbd_export e = {0};
+	char name[NBD_EXPORT_MAX + 1];
 	uint32_t count;
 
 	if (set) /* an earlier choice ends here, even when this one fails */
@@ -238,7 +245,7 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad context queries");
 	if (!n->exports->find(n->ctx, name, &e))
-		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
+		return reply_not_found(out, option, &e);
 	if (match)
 		reply_context(out, option, set ? NBD_CONTEXT_ALLOCATION : 0);
 	if (match && set) {

@@ -104,9 +104,11 @@ enum nbd_error {
 
 /* ---- Negotiation ---- */
 
+#define NBD_EXPORT_MAX 70u /* a volume's name and ":shared" */
 struct nbd_export {
-	char name[64]; /* canonical */
+	char name[NBD_EXPORT_MAX + 1]; /* canonical */
 	uint64_t size;
+	const char *refused; /* find() failed for this reason; NULL: there is no such export */
 };
 struct nbd_exports {
 	bool (*find)(void *ctx, const char *name, struct nbd_export *out);
@@ -120,7 +122,7 @@ struct nbd_negotiation {
 	bool tls_on;			/* set by the user after the TLS handshake */
 	bool greeted, no_zeroes, structured;
 	bool meta_allocation; /* base:allocation was chosen, for meta_export */
-	char meta_export[64];
+	char meta_export[NBD_EXPORT_MAX + 1];
 	uint32_t skip, skip_option; /* rest of an option that is too long */
 	struct nbd_export export;   /* the outcome */
 };

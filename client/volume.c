@@ -88,6 +88,13 @@ void volume_map_changed(struct volume *v)
 
 /* ---- Open, close ---- */
 
+/* One gateway holds one attachment per volume, so all who have it open there share its mode. */
+bool volume_mode_conflict(const struct volume *v, bool shared)
+{
+	return v->shared != shared && (v->refs || v->attach_state == ATTACH_WANTED ||
+				       v->attach_state == ATTACH_ASKED || v->attach_state == ATTACH_OK);
+}
+
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out)
 {
 	const struct map_volume *mv = map_volume_by_name(c->cfg.map, name);
@@ -105,10 +112,14 @@ int volume_open(struct client *c, const char *name, bool shared, struct volume *
 		list_init(&v->attach_wait);
 		list_init(&v->closers);
 		list_init(&v->notices);
-		v->shared = shared;
 		volume_take_geometry(v, mv);
 		list_push_back(&c->volumes, &v->link);
 	}
+	if (volume_mode_conflict(v, shared))
+		return -ERR_HELD;
+	v->shared = shared;
+	if (!v->refs && !v->ios && v->attach_state == ATTACH_FENCED)
+		v->attach_state = ATTACH_NONE; /* a new opening of one that was about to go */
 	v->refs++;
 	*out = v;
 	return 0;
@@ -239,6 +250,7 @@ static void volume_attach_result(struct volume *v, int rc)
 		 v->attachment, v->attach_epoch);
 	list_for_each(io, &v->attach_wait, link) io->impl = v;
 	list_splice_back(&c->queue, &v->attach_wait);
+	renew_schedule(c);
 }
 
 static void volume_attach_done(struct wait *w, int rc)
@@ -332,6 +344,9 @@ void volume_attend(struct volume *v)
 	default:
 		break;
 	}
+	/* The client may end with its last volume: not before a renewal under way has. */
+	if (v->client->renew_busy && v->client->volumes.next == v->client->volumes.prev)
+		return;
 	volume_destroy(v);
 }
 

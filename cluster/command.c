@@ -32,6 +32,8 @@ static const char *const kind_name[] = {
 	[CMD_OBJECT] = "object",
 	[CMD_SETTING] = "setting",
 	[CMD_EVENT] = "event",
+	[CMD_RENEW] = "renew",
+	[CMD_FENCE] = "fence",
 };
 
 const char *command_kind_name(uint16_t kind)
@@ -58,6 +60,21 @@ static void write_changes(const struct command *c, struct writer *w)
 	}
 }
 #define CHANGE_SIZE 32u
+
+static void write_renew(const struct command *c, struct writer *w)
+{
+	write_u16(w, (uint16_t)c->renew.count);
+	for (unsigned i = 0; i < c->renew.count; i++)
+		write_u32(w, c->renew.attachment[i]);
+}
+
+static void write_fence(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->fence.volume);
+	write_u32(w, c->fence.newest);
+	write_u8(w, c->fence.expired_only);
+	write_str(w, c->fence.holder);
+}
 
 static void write_volume(const struct command *c, struct writer *w)
 {
@@ -175,6 +192,12 @@ void command_encode(const struct command *c, struct writer *w)
 		write_str(w, c->event.text);
 		write_u8(w, c->event.severity);
 		break;
+	case CMD_RENEW:
+		write_renew(c, w);
+		break;
+	case CMD_FENCE:
+		write_fence(c, w);
+		break;
 	case CMD_JOB:
 		CHECK(!"a reserved command kind");
 	}
@@ -206,6 +229,28 @@ static void read_changes(struct reader *r, struct command *c, void **arena)
 		ch->incarnation = read_u32(r);
 		ch->proposer = read_u16(r);
 	}
+}
+
+static void read_renew(struct reader *r, struct command *c, void **arena)
+{
+	unsigned count = read_u16(r);
+
+	if (count > RENEW_MAX || reader_left(r) < (size_t)count * 4) {
+		r->bad = true;
+		return;
+	}
+	c->renew.count = count;
+	c->renew.attachment = *arena = xcalloc(count + 1, sizeof(*c->renew.attachment));
+	for (unsigned i = 0; i < count; i++)
+		c->renew.attachment[i] = read_u32(r);
+}
+
+static void read_fence(struct reader *r, struct command *c)
+{
+	c->fence.volume = read_u32(r);
+	c->fence.newest = read_u32(r);
+	c->fence.expired_only = read_u8(r) != 0;
+	read_str(r, c->fence.holder, sizeof(c->fence.holder));
 }
 
 static void read_volume(struct reader *r, struct command *c, void **arena)
@@ -326,6 +371,12 @@ static void read_fields(struct reader *r, struct command *c, void **arena)
 		read_str(r, c->event.text, sizeof(c->event.text));
 		c->event.severity = read_u8(r);
 		break;
+	case CMD_RENEW:
+		read_renew(r, c, arena);
+		break;
+	case CMD_FENCE:
+		read_fence(r, c);
+		break;
 	case CMD_JOB:
 		r->bad = true;
 		break;
@@ -365,6 +416,14 @@ int command_decode(struct reader *r, struct command *out, void **arena)
 		return -ERR_PROTOCOL;
 	}
 	return 0;
+}
+
+void command_stamp(void *cmd, size_t len, uint64_t time_ms)
+{
+	uint16_t kind = len >= 12 ? get_le16(cmd) : 0;
+
+	if (kind == CMD_ATTACH || kind == CMD_RENEW || kind == CMD_FENCE || kind == CMD_VOLUME_DELETE)
+		put_le64((uint8_t *)cmd + 4, time_ms);
 }
 
 void command_result_encode(const struct command_result *r, struct writer *w)

@@ -27,6 +27,8 @@ enum command_kind {
 	CMD_SETTING = 17,
 	CMD_EVENT = 18,
 	CMD_JOB = 19, /* reserved: refused as unknown */
+	CMD_RENEW = 20, /* a gateway's attachments go on; one answer each */
+	CMD_FENCE = 21, /* an operator takes a volume's attachments away */
 };
 
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
@@ -42,11 +44,20 @@ struct object_change {
 };
 #define OBJECT_CHANGES_MAX 512u
 
+/* The lease of an attachment: renewed by its gateway, taken by whoever asks once it ran out. */
+#define ATTACH_TTL_MS	  30000u
+#define ATTACH_TTL_MIN_MS 1000u
+#define ATTACH_TTL_MAX_MS 3600000u
+#define ATTACH_TTL_KEY	  "attach_ttl_ms" /* the cluster setting that replaces ATTACH_TTL_MS */
+#define RENEW_MAX	  512u
+
 enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
 
 struct command {
 	uint16_t kind;
-	uint64_t time_ms; /* wall clock of the proposer: for people, never for the protocol */
+	/* Wall clock of the proposer: for people, never for the protocol. Of what is about leases (ATTACH,
+	 * RENEW, FENCE, VOLUME_DELETE) it is the leader's, so that leases are measured with one clock; it permits revoking, no more. */
+	uint64_t time_ms;
 	char actor[64];	  /* who asked, for the audit trail */
 	union {
 		struct { struct uuid cluster; struct map_node node; char name[NAME_MAX_LEN + 1]; } init;
@@ -79,6 +90,9 @@ struct command {
 		struct { uint32_t id; uint8_t set_mask, flags, min_in_sync; } volume_set;
 		struct { uint32_t volume; uint8_t mode; bool steal; char holder[128]; } attach;
 		struct { uint32_t attachment; } detach;
+		struct { unsigned count; uint32_t *attachment; } renew;
+		/* Those up to number `newest` only: a repetition must not hit one given out meanwhile. */
+		struct { uint32_t volume, newest; bool expired_only; char holder[128]; /* "": all */ } fence;
 		struct { unsigned count; struct object_change *change; } object;
 		struct { char key[64], value[256]; } setting;
 		struct { char code[32], text[256]; uint8_t severity; } event;
@@ -88,12 +102,15 @@ struct command {
 void command_encode(const struct command *c, struct writer *w);
 /* Arrays inside point into *arena (malloc'ed; caller frees). -ERR_PROTOCOL, -ERR_VERSION. */
 int command_decode(struct reader *r, struct command *out, void **arena) MUST_USE;
+/* The leader's stamp: overwrites time_ms in the encoded commands that are about leases. */
+void command_stamp(void *cmd, size_t len, uint64_t time_ms);
 const char *command_kind_name(uint16_t kind);
 
 /* Results travel back to the proposer: i32 code (0 or a negative code), u64 id (volume, node, group,
- * attachment), u64 index, u32 number (attach epoch; the incarnation known, of a refused node start or
- * regroup), str text (says what to do about a refusal), u16 count, then for CMD_OBJECT one i8 per change
- * (0 done, else enum object_refusal). */
+ * attachment), u64 index, u32 number (attach epoch; attachments fenced; the incarnation known, of a
+ * refused node start or regroup), str text (says what to do about a refusal), u16 count, then for
+ * CMD_OBJECT one i8 per change (0 done, else enum object_refusal), for CMD_RENEW one per attachment
+ * (0 goes on, 1 it is gone). */
 enum object_refusal {
 	OBJ_DONE = 0,
 	OBJ_CONFLICT = 1, /* another epoch */

@@ -39,7 +39,7 @@ void control_peer_up(struct control *c, uint16_t node, uint32_t incarnation, str
 void control_peer_down(struct control *c, uint16_t node, int reason);
 void control_peer_refused(struct control *c, uint16_t node);
 void control_frame(struct control *c, uint16_t node, const struct frame *f);
-/* A client's control connection: may watch the map and propose attach/detach, nothing else. */
+/* A client's control connection: may watch the map and propose attach, renew, detach, nothing else. */
 void control_client_up(struct control *c, struct conn *conn, const char *identity);
 void control_client_down(struct control *c, struct conn *conn);
 void control_client_frame(struct control *c, struct conn *conn, const struct frame *f);

@@ -5,7 +5,7 @@
  *  OP_RAFT       one message of cluster/consensus; nodes only; never answered
  *  OP_PROPOSE    one command (command.h). From a node: to the leader it knows; id 0 asks for no answer.
  *                A volume create or resize without placement is a wish: the leader places it first.
- *                From a client: attach or detach, under a holder that begins with its own identity;
+ *                From a client: attach, renew or detach, under a holder that begins with its own identity;
  *                the node that is asked carries it to the leader.
  *  OP_PROPOSED   its command_result. Codes that no application gives: -ERR_NOT_LEADER, -ERR_NO_LEADER,
  *                -ERR_BUSY: nothing was done; -ERR_RETRY (to a client: -ETIMEDOUT): the outcome is

@@ -20,7 +20,7 @@ static bool repeatable(uint16_t kind)
 	return kind != CMD_TOKEN_USE && kind != CMD_EVENT;
 }
 
-/* For people and for the age of invitations only; the state machine takes it as it comes. */
+/* For people and for the age of invitations and leases; the state machine takes it as it comes. */
 static uint64_t wall_ms(void)
 {
 	struct timespec ts;
@@ -96,6 +96,7 @@ static void request_local(struct request *q)
 	}
 	if (q->placed.len)
 		cmd = &q->placed;
+	command_stamp(cmd->data, cmd->len, wall_ms());
 	q->state = REQUEST_LOCAL;
 	rc = consensus_propose(q->c->consensus, &q->local, cmd->data, cmd->len, &q->local_wait);
 	if (rc != PENDING)
@@ -334,6 +335,7 @@ void control_on_propose(struct control *c, struct peer *p, const struct frame *f
 	} else {
 		if (!cmd.len)
 			write_bytes(&cmd, f->body, f->body_len);
+		command_stamp(cmd.data, cmd.len, wall_ms());
 		relay_start(c, p, f->id, cmd);
 	}
 	free(refusal);
@@ -454,6 +456,16 @@ static bool client_may(const struct control *c, const struct subscriber *s,
 
 		return !a || holder_is(a->holder, s->identity);
 	}
+	if (cmd->kind == CMD_RENEW) {
+		for (unsigned i = 0; i < cmd->renew.count; i++) {
+			struct map_attachment *a =
+				map_attachment(state_map(c->state), cmd->renew.attachment[i]);
+
+			if (a && !holder_is(a->holder, s->identity))
+				return false;
+		}
+		return true;
+	}
 	return false;
 }
 
@@ -475,12 +487,13 @@ void control_client_on_propose(struct control *c, struct subscriber *s, const st
 
 		refusal->code = rc;
 		snprintf(refusal->text, sizeof(refusal->text), "%s",
-			 rc == -ERR_REFUSED ? "a client may only attach and detach, as itself"
+			 rc == -ERR_REFUSED ? "a client may only attach, renew and detach, as itself"
 					    : err_text(rc));
 		client_answer(c, s->serial, f->id, refusal);
 		free(refusal);
 	} else {
 		snprintf(cmd->actor, sizeof(cmd->actor), "%.63s", s->identity);
+		cmd->time_ms = 0; /* a client's clock is nobody's */
 		cp = xcalloc(1, sizeof(*cp));
 		cp->c = c;
 		cp->serial = s->serial;

@@ -69,6 +69,13 @@ struct map_volume *map_volume(const struct map *m, uint32_t id)
 	MAP_FIND(m->volumes, map_volume, id);
 }
 
+uint64_t map_attachment_left_ms(const struct map_attachment *a, uint64_t now_ms)
+{
+	uint64_t end = a->renewed_ms + a->ttl_ms;
+
+	return now_ms < end ? end - now_ms : 0;
+}
+
 struct map_attachment *map_attachment(const struct map *m, uint32_t id)
 {
 	MAP_FIND(m->attachments, map_attachment, id);

@@ -95,6 +95,10 @@ struct map_attachment {
 	uint8_t mode;
 	bool revoked; /* kept until nobody needs to be told */
 	char holder[128]; /* "node:<uuid>" or "client:<name>" and the host name */
+	uint32_t ttl_ms;  /* its gateway renews it about every third of that */
+	/* By command time. The state only: a renewal is no news to shards and clients, so it is in no
+	 * delta and moves no map version. */
+	uint64_t renewed_ms;
 	uint64_t changed;
 };
 
@@ -115,6 +119,8 @@ struct map_group *map_group(const struct map *m, uint16_t id);
 struct map_volume *map_volume(const struct map *m, uint32_t id);
 struct map_volume *map_volume_by_name(const struct map *m, const char *name); /* name or uuid text */
 struct map_object *map_object(const struct map *m, uint64_t id);
+/* How long an attachment has still to live at wall time `now_ms`: 0 when its time ran out. */
+uint64_t map_attachment_left_ms(const struct map_attachment *a, uint64_t now_ms);
 struct map_attachment *map_attachment(const struct map *m, uint32_t id);
 /* Node of the member's group, if the group's incarnation is still the member's. */
 struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
@@ -157,7 +163,7 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
  *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen)
- *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder
+ *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder; then u32 ttl ms
  *   *_GONE      u32 id
  *
  * Applying is idempotent: what is not newer than the map is ignored. A malformed delta changes nothing

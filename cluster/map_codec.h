@@ -18,6 +18,7 @@ void map_volume_read(struct reader *r, struct map_volume *v, bool strict);
 /* Without the id. */
 void map_object_write(struct writer *w, const struct map_object *o);
 void map_object_read(struct reader *r, struct map_object *o);
+/* Without its times: deltas and snapshots add what they carry of them. */
 void map_attachment_write(struct writer *w, const struct map_attachment *a);
 void map_attachment_read(struct reader *r, struct map_attachment *a);
 

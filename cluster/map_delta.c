@@ -261,6 +261,7 @@ void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone, 
 			continue;
 		at = record_begin(w, MAP_REC_ATTACHMENT);
 		map_attachment_write(w, attachment[i]);
+		write_u32(w, attachment[i]->ttl_ms);
 		record_end(w, at);
 	}
 	free(node);
@@ -311,6 +312,8 @@ static bool record_read(struct reader *r, struct record *rec)
 		break;
 	case MAP_REC_ATTACHMENT:
 		map_attachment_read(&f, &rec->attachment);
+		if (reader_left(&f) >= 4) /* an older node does not say */
+			rec->attachment.ttl_ms = read_u32(&f);
 		break;
 	case MAP_REC_VOLUME_GONE:
 	case MAP_REC_ATTACHMENT_GONE:

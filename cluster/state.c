@@ -239,6 +239,17 @@ const char *state_setting(const struct state *s, const char *key)
 	return NULL;
 }
 
+/* What this version knows of a setting it reads; others are kept for those that know them. */
+static int setting_check(const char *key, const char *value, struct command_result *out)
+{
+	uint32_t ms;
+
+	if (!value[0] || strcmp(key, ATTACH_TTL_KEY) || !state_ttl_parse(value, &ms))
+		return 0;
+	return state_refuse(out, -ERR_INVALID, "setting %s: \"%.40s\" is not a number from %u to %u", key,
+			    value, ATTACH_TTL_MIN_MS, ATTACH_TTL_MAX_MS);
+}
+
 static int setting_set(struct state *s, const struct command *c, struct command_result *out)
 {
 	const char *key = c->setting.key;
@@ -248,6 +259,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 	if (!state_name_ok(key))
 		return state_refuse(out, -ERR_INVALID, "setting \"%s\": the key is not valid: %s",
 				    key, NAME_RULE);
+	if (setting_check(key, c->setting.value, out))
+		return -ERR_INVALID;
 	while (i < s->setting_count && strcmp(s->setting[i].key, key) < 0)
 		i++;
 	found = i < s->setting_count && !strcmp(s->setting[i].key, key);
@@ -326,6 +339,10 @@ static int dispatch(struct state *s, const struct command *c, struct command_res
 		return setting_set(s, c, out);
 	case CMD_EVENT:
 		return event_add(s, c, out);
+	case CMD_RENEW:
+		return state_renew(s, c, out);
+	case CMD_FENCE:
+		return state_fence(s, c, out);
 	case CMD_JOB:
 		break;
 	}

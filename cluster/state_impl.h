@@ -73,6 +73,10 @@ int state_volume_resize(struct state *s, const struct command *c, struct command
 int state_volume_delete(struct state *s, const struct command *c, struct command_result *out);
 int state_volume_set(struct state *s, const struct command *c, struct command_result *out);
 int state_attach(struct state *s, const struct command *c, struct command_result *out);
+int state_renew(struct state *s, const struct command *c, struct command_result *out);
+int state_fence(struct state *s, const struct command *c, struct command_result *out);
+/* 0, or -ERR_INVALID: not a lease time. */
+int state_ttl_parse(const char *text, uint32_t *ms);
 int state_detach(struct state *s, const struct command *c, struct command_result *out);
 int state_object_changes(struct state *s, const struct command *c, struct command_result *out);
 /* 0, or a refusal: the token is unknown or ran out. Takes it away. */

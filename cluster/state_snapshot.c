@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of the state machine. Little-endian, frozen by tests/state; str = u16 length and bytes:
  *
- *   u32 magic "ASHS", u16 format 1, u16 0, u64 map version, uuid cluster, str cluster name,
+ *   u32 magic "ASHS", u16 format 2, u16 0, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
  *   u16 nodes × NODE, u16 groups × GROUP, u32 volumes × (VOLUME, objects × OBJECT without id),
- *   u32 attachments × ATTACHMENT  (fields: map.h), each ascending by id,
+ *   u32 attachments × (ATTACHMENT, u32 ttl ms, u64 renewed ms)  (fields: map.h), each ascending by id,
  *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
  *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str
  * actor), oldest first.
+ *
+ * Format 1 had no times of attachments: they are read as just not renewed for long.
  *
  * What deltas need (record versions, what is gone) is not state: nodes that restored at different
  * points must have the same bytes. */
@@ -16,7 +18,7 @@
 #include <stdlib.h>
 
 #define SNAPSHOT_MAGIC  0x53485341u
-#define SNAPSHOT_FORMAT 1u
+#define SNAPSHOT_FORMAT 2u
 
 static void write_volumes(const struct map *m, struct writer *w)
 {
@@ -49,8 +51,11 @@ static void write_map(const struct map *m, struct writer *w)
 	write_volumes(m, w);
 	a = map_attachments_sorted(m, &count);
 	write_u32(w, (uint32_t)count);
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		map_attachment_write(w, a[i]);
+		write_u32(w, a[i]->ttl_ms);
+		write_u64(w, a[i]->renewed_ms);
+	}
 	free(n);
 	free(g);
 	free(a);
@@ -178,7 +183,7 @@ static void read_volumes(struct reader *r, struct state *s)
 	}
 }
 
-static void read_attachments(struct reader *r, struct state *s)
+static void read_attachments(struct reader *r, struct state *s, uint16_t format)
 {
 	uint32_t last = 0, count = read_u32(r);
 
@@ -186,6 +191,8 @@ static void read_attachments(struct reader *r, struct state *s)
 		struct map_attachment in = {0}, *a;
 
 		map_attachment_read(r, &in);
+		in.ttl_ms = format >= 2 ? read_u32(r) : ATTACH_TTL_MS;
+		in.renewed_ms = format >= 2 ? read_u64(r) : 0;
 		if (r->bad || in.id <= last || in.id >= s->map.next_attachment) {
 			r->bad = true;
 			return;
@@ -246,7 +253,7 @@ int state_restore(struct state *s, const void *data, size_t len)
 
 	if (read_u16(&r) || r.bad || magic != SNAPSHOT_MAGIC)
 		return -ERR_PROTOCOL;
-	if (format != SNAPSHOT_FORMAT)
+	if (format < 1 || format > SNAPSHOT_FORMAT)
 		return -ERR_VERSION;
 	in = state_create();
 	in->map.version = read_u64(&r);
@@ -259,7 +266,7 @@ int state_restore(struct state *s, const void *data, size_t len)
 	read_nodes(&r, &in->map);
 	read_groups(&r, &in->map);
 	read_volumes(&r, in);
-	read_attachments(&r, in);
+	read_attachments(&r, in, format);
 	read_rest(&r, in);
 	if (!reader_done(&r)) {
 		state_destroy(in);

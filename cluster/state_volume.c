@@ -3,6 +3,7 @@
  * here it is only validated, so that nodes of different versions cannot disagree about it. */
 #include "cluster/state_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define VOLUME_FLAGS_ALL (VOLUME_COMPRESSION | VOLUME_DEDUP)
@@ -293,34 +294,6 @@ static void revoke(struct state *s, struct map_attachment *a)
 	state_attachment_changed(s, a);
 }
 
-int state_volume_delete(struct state *s, const struct command *c, struct command_result *out)
-{
-	struct map_volume *v = map_volume(&s->map, c->volume_delete.id);
-	uint32_t id = c->volume_delete.id;
-	struct map_attachment **a;
-	size_t count;
-
-	out->id = id;
-	if (!v && id && id < s->map.next_volume)
-		return 0; /* deleted already: numbers are never reused */
-	if (!v)
-		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u", id);
-	a = map_attachments_sorted(&s->map, &count);
-	for (size_t i = 0; i < count; i++)
-		if (a[i]->volume == id && !a[i]->revoked)
-			revoke(s, a[i]);
-	free(a);
-	state_event_add(s, 0, "VOLUME_DELETED", "volume %s, %llu bytes", v->name,
-			(unsigned long long)v->size);
-	s->objects -= v->objects;
-	for (uint32_t i = 0; i < v->objects; i++)
-		s->members -= v->object[i].member_count;
-	map_volume_drop(&s->map, v);
-	state_gone(s, MAP_REC_VOLUME_GONE, id);
-	revoked_prune(s);
-	return 0;
-}
-
 int state_volume_set(struct state *s, const struct command *c, struct command_result *out)
 {
 	struct map_volume *v = map_volume(&s->map, c->volume_set.id);
@@ -347,6 +320,50 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 	return 0;
 }
 
+/* Leases. The time is the command's, which the leader stamps. */
+
+int state_ttl_parse(const char *text, uint32_t *ms)
+{
+	size_t n = strlen(text);
+
+	*ms = 0;
+	if (!n || n > 7 || strspn(text, "0123456789") != n)
+		return -ERR_INVALID;
+	while (*text)
+		*ms = *ms * 10 + (uint32_t)(*text++ - '0');
+	return *ms < ATTACH_TTL_MIN_MS || *ms > ATTACH_TTL_MAX_MS ? -ERR_INVALID : 0;
+}
+
+static uint32_t attach_ttl_ms(const struct state *s)
+{
+	const char *text = state_setting(s, ATTACH_TTL_KEY);
+	uint32_t ms;
+
+	return text && !state_ttl_parse(text, &ms) ? ms : ATTACH_TTL_MS;
+}
+
+static bool attach_expired(const struct state *s, const struct map_attachment *a)
+{
+	return !map_attachment_left_ms(a, s->time_ms);
+}
+
+static unsigned long long silent_s(const struct state *s, const struct map_attachment *a)
+{
+	return s->time_ms > a->renewed_ms ? (s->time_ms - a->renewed_ms) / 1000 : 0;
+}
+
+static int refuse_held(const struct state *s, const struct map_volume *v,
+		       const struct map_attachment *a, struct command_result *out)
+{
+	out->id = a->id;
+	return state_refuse(out, -ERR_HELD,
+			    "volume %s is attached by %s (%s): free in %llu s if that is not renewed, "
+			    "or `ashlar volume detach %s --fence`",
+			    v->name, a->holder, a->mode == ATTACH_SHARED ? "shared" : "exclusive",
+			    (unsigned long long)(map_attachment_left_ms(a, s->time_ms) + 999) / 1000,
+			    v->name);
+}
+
 static bool attach_gives_way(const struct map_attachment *a, const struct command *c)
 {
 	return a->volume == c->attach.volume && !a->revoked &&
@@ -354,23 +371,59 @@ static bool attach_gives_way(const struct map_attachment *a, const struct comman
 		a->mode == ATTACH_EXCLUSIVE);
 }
 
-/* The first current attachment that stands in the way, in order of age. */
-static const struct map_attachment *attach_conflict(struct map_attachment **a, size_t count,
-						    const struct command *c)
+/* The first attachment of somebody else that stands in the way and goes on, in order of age. */
+static const struct map_attachment *attach_conflict(const struct state *s, struct map_attachment **a,
+						    size_t count, const struct command *c)
 {
-	for (size_t i = 0; i < count; i++)
-		if (attach_gives_way(a[i], c) && strcmp(a[i]->holder, c->attach.holder))
+	for (size_t i = 0; i < count && !c->attach.steal; i++)
+		if (attach_gives_way(a[i], c) && strcmp(a[i]->holder, c->attach.holder) &&
+		    !attach_expired(s, a[i]))
 			return a[i];
 	return NULL;
+}
+
+/* One's own earlier attachment is re-taken at once; others that stand in the way ran out, or are
+ * stolen. */
+static void attach_clear_way(struct state *s, struct map_attachment **a, size_t count,
+			     const struct map_volume *v, const struct command *c)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (!attach_gives_way(a[i], c))
+			continue;
+		if (strcmp(a[i]->holder, c->attach.holder))
+			state_event_add(s, 1, attach_expired(s, a[i]) ? "ATTACH_EXPIRED" : "ATTACH_STOLEN",
+					"volume %s: %s took it over from %s, not renewed for %llu s",
+					v->name, c->attach.holder, a[i]->holder, silent_s(s, a[i]));
+		revoke(s, a[i]);
+	}
+}
+
+static void attach_grant(struct state *s, struct map_volume *v, const struct command *c,
+			 struct command_result *out)
+{
+	struct map_attachment *mine = map_attachment_put(&s->map, s->map.next_attachment++);
+
+	mine->volume = v->id;
+	mine->epoch = ++v->attach_epoch;
+	mine->mode = c->attach.mode;
+	memcpy(mine->holder, c->attach.holder, sizeof(mine->holder));
+	mine->ttl_ms = attach_ttl_ms(s);
+	mine->renewed_ms = s->time_ms;
+	s->live_attachments++;
+	state_attachment_changed(s, mine);
+	state_volume_changed(s, v);
+	out->id = mine->id;
+	out->number = mine->epoch;
 }
 
 int state_attach(struct state *s, const struct command *c, struct command_result *out)
 {
 	struct map_volume *v = map_volume(&s->map, c->attach.volume);
 	const struct map_attachment *other;
-	struct map_attachment **a, *mine;
+	struct map_attachment **a;
 	unsigned giving_way = 0;
 	size_t count;
+	int rc = 0;
 
 	if (!v)
 		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
@@ -383,46 +436,84 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 		return state_refuse(out, -ERR_LIMIT, "volume %s: all attachment numbers were used",
 				    v->name);
 	a = map_attachments_sorted(&s->map, &count);
-	other = attach_conflict(a, count, c);
-	if (other && !c->attach.steal) {
-		state_refuse(out, -ERR_HELD,
-			     "volume %s is attached by %s (%s): detach it there, or take it over "
-			     "with --steal",
-			     v->name, other->holder,
-			     other->mode == ATTACH_SHARED ? "shared" : "exclusive");
-		out->id = other->id;
-		free(a);
-		return -ERR_HELD;
-	}
+	other = attach_conflict(s, a, count, c);
 	for (size_t i = 0; i < count; i++)
 		giving_way += attach_gives_way(a[i], c);
-	if (s->live_attachments - giving_way >= ATTACHMENTS_MAX) {
-		free(a);
-		return state_refuse(out, -ERR_LIMIT,
-				    "there are %u attachments, the most a cluster can have: "
-				    "detach volumes that are not used",
-				    s->live_attachments);
+	if (other) {
+		rc = refuse_held(s, v, other, out);
+	} else if (s->live_attachments - giving_way >= ATTACHMENTS_MAX) {
+		rc = state_refuse(out, -ERR_LIMIT,
+				  "there are %u attachments, the most a cluster can have: "
+				  "detach volumes that are not used",
+				  s->live_attachments);
+	} else {
+		attach_clear_way(s, a, count, v, c);
+		attach_grant(s, v, c, out);
 	}
-	if (other)
-		state_event_add(s, 1, "ATTACH_STOLEN", "volume %s: %s took it over from %s",
-				v->name, c->attach.holder, other->holder);
-	/* One's own earlier attachment is re-taken at once; with steal all that stand in the way
-	 * go. */
-	for (size_t i = 0; i < count; i++)
-		if (attach_gives_way(a[i], c))
-			revoke(s, a[i]);
 	free(a);
-	mine = map_attachment_put(&s->map, s->map.next_attachment++);
-	mine->volume = v->id;
-	mine->epoch = ++v->attach_epoch;
-	mine->mode = c->attach.mode;
-	memcpy(mine->holder, c->attach.holder, sizeof(mine->holder));
-	s->live_attachments++;
-	state_attachment_changed(s, mine);
-	state_volume_changed(s, v);
 	revoked_prune(s);
-	out->id = mine->id;
-	out->number = mine->epoch;
+	return rc;
+}
+
+/* No news for shards and clients, unless the time to live was set anew meanwhile. */
+int state_renew(struct state *s, const struct command *c, struct command_result *out)
+{
+	uint32_t ttl_ms = attach_ttl_ms(s);
+
+	_Static_assert(RENEW_MAX <= OBJECT_CHANGES_MAX, "one answer each");
+	if (!c->renew.count)
+		return state_refuse(out, -ERR_INVALID, "a renewal names at least one attachment");
+	out->count = c->renew.count;
+	for (unsigned i = 0; i < c->renew.count; i++) {
+		struct map_attachment *a = map_attachment(&s->map, c->renew.attachment[i]);
+
+		out->object[i] = !a || a->revoked;
+		if (out->object[i])
+			continue;
+		/* Not the later of the two: a clock that ran ahead is forgotten at the next renewal. */
+		a->renewed_ms = s->time_ms;
+		if (a->ttl_ms == ttl_ms)
+			continue;
+		a->ttl_ms = ttl_ms;
+		state_attachment_changed(s, a);
+	}
+	return 0;
+}
+
+int state_fence(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->fence.volume);
+	const struct map_attachment *held = NULL;
+	struct map_attachment **a;
+	size_t count;
+
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
+				    c->fence.volume);
+	a = map_attachments_sorted(&s->map, &count);
+	for (size_t i = 0; i < count; i++) {
+		if (a[i]->volume != v->id || a[i]->revoked || a[i]->id > c->fence.newest ||
+		    (c->fence.holder[0] && strcmp(a[i]->holder, c->fence.holder)))
+			continue;
+		if (c->fence.expired_only && !attach_expired(s, a[i])) {
+			held = held ? held : a[i];
+			continue;
+		}
+		state_event_add(s, 1, "ATTACH_FENCED",
+				"volume %s: the %s attachment of %s was taken away, not renewed for %llu s",
+				v->name, a[i]->mode == ATTACH_SHARED ? "shared" : "exclusive", a[i]->holder,
+				silent_s(s, a[i]));
+		revoke(s, a[i]);
+		out->number++;
+	}
+	free(a);
+	revoked_prune(s);
+	if (held && !out->number)
+		return refuse_held(s, v, held, out);
+	out->id = v->id;
+	if (!out->number)
+		snprintf(out->text, sizeof(out->text), "volume %s was not attached%s%.130s", v->name,
+			 c->fence.holder[0] ? " by " : "", c->fence.holder);
 	return 0;
 }
 
@@ -437,6 +528,42 @@ int state_detach(struct state *s, const struct command *c, struct command_result
 	if (!a || a->revoked)
 		return 0; /* done already */
 	revoke(s, a);
+	revoked_prune(s);
+	return 0;
+}
+
+/* Of a volume that nobody has attached, or whose gateways are gone. */
+int state_volume_delete(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_volume *v = map_volume(&s->map, c->volume_delete.id);
+	uint32_t id = c->volume_delete.id;
+	struct map_attachment **a;
+	size_t count;
+	int rc;
+
+	out->id = id;
+	if (!v && id && id < s->map.next_volume)
+		return 0; /* deleted already: numbers are never reused */
+	if (!v)
+		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u", id);
+	a = map_attachments_sorted(&s->map, &count);
+	for (size_t i = 0; i < count; i++)
+		if (a[i]->volume == id && !a[i]->revoked && !attach_expired(s, a[i])) {
+			rc = refuse_held(s, v, a[i], out);
+			free(a);
+			return rc;
+		}
+	for (size_t i = 0; i < count; i++)
+		if (a[i]->volume == id && !a[i]->revoked)
+			revoke(s, a[i]);
+	free(a);
+	state_event_add(s, 0, "VOLUME_DELETED", "volume %s, %llu bytes", v->name,
+			(unsigned long long)v->size);
+	s->objects -= v->objects;
+	for (uint32_t i = 0; i < v->objects; i++)
+		s->members -= v->object[i].member_count;
+	map_volume_drop(&s->map, v);
+	state_gone(s, MAP_REC_VOLUME_GONE, id);
 	revoked_prune(s);
 	return 0;
 }

@@ -123,12 +123,13 @@ static void shard_event(void *ctx, uint8_t severity, const char *code, const cha
 static const struct replicator_hooks replicator_hooks = { shard_propose, shard_group_failed,
 							  shard_superseded, shard_event };
 
-/* ---- The client's proposals: attach and detach ---- */
+/* ---- The client's proposals: attach, renew and detach ---- */
 
 struct client_proposal {
 	struct post post;
 	struct shard *shard;
 	struct command cmd;
+	uint32_t *renew; /* cmd's array */
 	struct control_propose propose;
 	struct wait control_wait;
 	struct command_result *result; /* the client's */
@@ -144,6 +145,7 @@ static void proposal_back(struct post *p)
 
 	if (rc == 0)
 		*m->result = m->propose.result;
+	free(m->renew);
 	free(m);
 	wait_resume(w, rc);
 }
@@ -172,9 +174,14 @@ static int shard_client_propose(void *ctx, const struct command *cmd, struct com
 	struct shard *s = ctx;
 	struct client_proposal *m = xcalloc(1, sizeof(*m));
 
-	CHECK(cmd->kind == CMD_ATTACH || cmd->kind == CMD_DETACH); /* no arrays inside */
+	CHECK(cmd->kind == CMD_ATTACH || cmd->kind == CMD_DETACH || cmd->kind == CMD_RENEW);
 	*m = (struct client_proposal){ .post.fn = proposal_on_control, .shard = s, .cmd = *cmd,
 				       .control_wait.resume = proposal_done, .result = result, .wait = w };
+	if (cmd->kind == CMD_RENEW) {
+		m->renew = xcalloc(cmd->renew.count, sizeof(*m->renew));
+		memcpy(m->renew, cmd->renew.attachment, cmd->renew.count * sizeof(*m->renew));
+		m->cmd.renew.attachment = m->renew;
+	}
 	loop_post(s->node->loop, &m->post);
 	return PENDING;
 }

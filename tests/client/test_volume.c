@@ -42,8 +42,15 @@ struct fixture {
 	struct volume *volume;
 	struct executor ex;
 	size_t ops;
-	unsigned attaches, detaches;
+	unsigned attaches, detaches, renews;
 	int propose_rc, attach_code; /* what propose answers */
+	int renew_rc;		     /* once */
+	uint32_t renewed[4];
+	unsigned renewed_count;
+	bool renew_gone, hold_renew;
+	struct wait *held_renew;
+	struct command_result *held_result;
+	uint8_t mode; /* attaches must ask for it */
 	struct wait *closed_wait;
 	bool closed;
 };
@@ -201,6 +208,25 @@ static int hook_local(void *ctx, struct io_exec *io, struct wait *w)
 	return PENDING;
 }
 
+static int hook_renew(struct fixture *f, const struct command *cmd, struct command_result *result,
+		      struct wait *w)
+{
+	int rc = f->renew_rc;
+
+	f->renews++;
+	f->renew_rc = 0;
+	f->renewed_count = cmd->renew.count;
+	for (unsigned i = 0; i < cmd->renew.count && i < ARRAY_LEN(f->renewed); i++)
+		f->renewed[i] = cmd->renew.attachment[i];
+	result->count = cmd->renew.count;
+	memset(result->object, f->renew_gone, result->count);
+	if (!f->hold_renew)
+		return rc;
+	f->held_renew = w;
+	f->held_result = result;
+	return PENDING;
+}
+
 static int hook_propose(void *ctx, const struct command *cmd, struct command_result *result,
 			struct wait *w)
 {
@@ -211,9 +237,11 @@ static int hook_propose(void *ctx, const struct command *cmd, struct command_res
 		EXPECT_EQ(cmd->detach.attachment, f->ex.attachment);
 		return 0;
 	}
+	if (cmd->kind == CMD_RENEW)
+		return hook_renew(f, cmd, result, w);
 	EXPECT_EQ(cmd->kind, CMD_ATTACH);
 	EXPECT_EQ(cmd->attach.volume, 7);
-	EXPECT_EQ(cmd->attach.mode, ATTACH_EXCLUSIVE);
+	EXPECT_EQ(cmd->attach.mode, f->mode ? f->mode : ATTACH_EXCLUSIVE);
 	EXPECT_STR(cmd->attach.holder, "client:test");
 	f->attaches++;
 	if (f->propose_rc < 0) {
@@ -657,6 +685,176 @@ TEST(volume, fenced_by_the_map_means_no_write_ever_again)
 	harness_do(&f->h, revoke, f);
 	EXPECT_RC(write_bytes_at(f, 0, data, sizeof(data)), -ERR_FENCED);
 	EXPECT_EQ(f->detaches, 0);
+	fixture_free(f);
+}
+
+/* The delta of the attachment, with a time to live that a test can wait for. */
+static void tell_lease(void *arg)
+{
+	struct fixture *f = arg;
+	struct map_attachment *a = map_attachment_put(&f->map, f->ex.attachment);
+
+	a->ttl_ms = 600;
+	client_map_changed(f->client, MAP_REC_ATTACHMENT, f->ex.attachment);
+	client_map_done(f->client);
+}
+
+static bool has_renewed(void *arg)
+{
+	return ((struct fixture *)arg)->renews > 0;
+}
+
+static bool has_renewed_thrice(void *arg)
+{
+	return ((struct fixture *)arg)->renews >= 3;
+}
+
+TEST(volume, an_attachment_is_renewed_as_long_as_it_is_held)
+{
+	struct fixture *f = fixture_make(64);
+	uint8_t data[4096] = {0};
+	uint64_t began = loop_mono_us(f->h.loop);
+	unsigned renews;
+
+	EXPECT_OK(read_bytes_at(f, 0, data, sizeof(data)));
+	EXPECT_EQ(f->renews, 0);
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	harness_do(&f->h, tell_lease, f);
+	harness_await(&f->h, has_renewed_thrice, f, "three renewals");
+	EXPECT(loop_mono_us(f->h.loop) - began >= 590000); /* about three per time to live */
+	EXPECT_EQ(f->renewed_count, 1);
+	EXPECT_EQ(f->renewed[0], f->ex.attachment);
+	fixture_close(f);
+	EXPECT_EQ(f->detaches, 1);
+	renews = f->renews;
+	harness_do(&f->h, finish, f); /* the timer is gone with it */
+	EXPECT_EQ(f->renews, renews);
+	harness_do(&f->h, start, f);
+	fixture_free(f);
+}
+
+TEST(volume, a_renewal_that_fails_is_tried_again_and_stops_no_write)
+{
+	struct fixture *f = fixture_make(64);
+	uint8_t data[4096] = {0};
+
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	log_set_level(LOG_ERROR);
+	f->renew_rc = -ERR_NO_LEADER;
+	harness_do(&f->h, tell_lease, f);
+	harness_await(&f->h, has_renewed, f, "the failed renewal");
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	harness_await(&f->h, has_renewed_thrice, f, "renewals after it");
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	EXPECT_EQ(f->attaches, 1);
+	fixture_free(f);
+}
+
+TEST(volume, fenced_by_the_answer_to_a_renewal)
+{
+	struct fixture *f = fixture_make(64);
+	uint8_t data[4096] = {0};
+	unsigned executed;
+
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	f->renew_gone = true;
+	harness_do(&f->h, tell_lease, f);
+	harness_await(&f->h, has_renewed, f, "a renewal");
+	executed = f->ex.executed;
+	EXPECT_RC(write_bytes_at(f, 0, data, sizeof(data)), -ERR_FENCED);
+	EXPECT_EQ(f->ex.executed, executed);
+	EXPECT_OK(read_bytes_at(f, 0, data, sizeof(data)));
+	fixture_free(f);
+	/* Closed and opened anew, it may be attached anew. */
+	f = fixture_make(64);
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	fixture_free(f);
+}
+
+static void release_renew(void *arg)
+{
+	struct fixture *f = arg;
+	struct wait *w = f->held_renew;
+
+	f->hold_renew = false;
+	f->held_renew = NULL;
+	wait_resume(w, 0);
+}
+
+static bool has_detached(void *arg)
+{
+	return ((struct fixture *)arg)->detaches == 1;
+}
+
+TEST(volume, the_last_close_waits_for_a_renewal_under_way)
+{
+	struct fixture *f = fixture_make(64);
+	uint8_t data[4096] = {0};
+
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	f->hold_renew = true;
+	harness_do(&f->h, tell_lease, f);
+	harness_await(&f->h, has_renewed, f, "a renewal");
+	harness_do(&f->h, close_volume, f);
+	harness_await(&f->h, has_detached, f, "the detach");
+	EXPECT(!f->closed); /* else the client could be destroyed under the renewal */
+	harness_do(&f->h, release_renew, f);
+	harness_await(&f->h, is_closed, f, "the volume is closed");
+	harness_do(&f->h, finish, f);
+	harness_do(&f->h, start, f);
+	fixture_free(f);
+}
+
+static struct volume *second;
+static struct closing second_closing;
+
+static void open_in_modes(void *arg)
+{
+	struct fixture *f = arg;
+	struct client_volume v;
+
+	EXPECT_RC(client_find(f->client, "disk", true, &v), -ERR_HELD);
+	EXPECT_RC(volume_open(f->client, "disk", true, &second), -ERR_HELD);
+	EXPECT_OK(client_find(f->client, "disk", false, &v));
+	EXPECT_OK(volume_open(f->client, "disk", false, &second));
+	EXPECT(second == f->volume);
+	second_closing.f = f;
+	second_closing.wait.resume = on_closed;
+	volume_close(second, &second_closing.wait);
+}
+
+static void open_shared(void *arg)
+{
+	struct fixture *f = arg;
+
+	EXPECT_OK(volume_open(f->client, "disk", true, &f->volume));
+	EXPECT_RC(volume_open(f->client, "disk", false, &second), -ERR_HELD);
+}
+
+/* In the turn in which the other mode's last user goes. */
+static void start_then_share(void *arg)
+{
+	struct fixture *f = arg;
+
+	start(f);
+	close_volume(f);
+	open_shared(f);
+}
+
+TEST(volume, one_mode_at_a_time)
+{
+	struct fixture *f = fixture_make(64);
+	uint8_t data[4096] = {0};
+
+	harness_do(&f->h, open_in_modes, f);
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
+	harness_do(&f->h, open_in_modes, f);
+	fixture_close(f);
+	harness_do(&f->h, finish, f);
+	f->mode = ATTACH_SHARED;
+	harness_do(&f->h, start_then_share, f);
+	harness_await(&f->h, is_closed, f, "the first opening is closed");
+	EXPECT_OK(write_bytes_at(f, 0, data, sizeof(data)));
 	fixture_free(f);
 }
 

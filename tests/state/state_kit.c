@@ -222,6 +222,35 @@ int kit_detach(struct kit *k, uint32_t attachment)
 	return kit_apply(k, &c);
 }
 
+int kit_renew(struct kit *k, unsigned count, const uint32_t *attachment)
+{
+	struct command c = {.kind = CMD_RENEW};
+
+	c.renew.count = count;
+	c.renew.attachment = (uint32_t *)attachment;
+	return kit_apply(k, &c);
+}
+
+int kit_fence(struct kit *k, uint32_t volume, uint32_t newest, bool expired_only, const char *holder)
+{
+	struct command c = {.kind = CMD_FENCE};
+
+	c.fence.volume = volume;
+	c.fence.newest = newest;
+	c.fence.expired_only = expired_only;
+	snprintf(c.fence.holder, sizeof(c.fence.holder), "%s", holder ? holder : "");
+	return kit_apply(k, &c);
+}
+
+int kit_setting(struct kit *k, const char *key, const char *value)
+{
+	struct command c = {.kind = CMD_SETTING};
+
+	snprintf(c.setting.key, sizeof(c.setting.key), "%s", key);
+	snprintf(c.setting.value, sizeof(c.setting.value), "%s", value);
+	return kit_apply(k, &c);
+}
+
 int kit_change(struct kit *k, struct object_change ch)
 {
 	struct command c = {.kind = CMD_OBJECT};

@@ -34,6 +34,10 @@ int kit_resize(struct kit *k, uint32_t id, uint64_t size);
 int kit_delete(struct kit *k, uint32_t id);
 int kit_attach(struct kit *k, uint32_t volume, uint8_t mode, const char *holder, bool steal);
 int kit_detach(struct kit *k, uint32_t attachment);
+int kit_renew(struct kit *k, unsigned count, const uint32_t *attachment);
+/* Of holder, or of all when NULL; those up to number newest. */
+int kit_fence(struct kit *k, uint32_t volume, uint32_t newest, bool expired_only, const char *holder);
+int kit_setting(struct kit *k, const char *key, const char *value);
 int kit_change(struct kit *k, struct object_change ch); /* enum object_refusal */
 
 const struct map *kit_map(const struct kit *k);

@@ -340,10 +340,11 @@ TEST(control, a_client_watches_the_map)
 	stop();
 }
 
-TEST(control, a_client_may_attach_and_detach_as_itself_only)
+TEST(control, a_client_may_attach_renew_and_detach_as_itself_only)
 {
 	static struct ask a;
 	struct command c = {.kind = CMD_ATTACH};
+	uint32_t ids[2] = {1, 2};
 
 	start(3);
 	create(1, &a, "v", 1 << 30, 2);
@@ -351,9 +352,13 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 	c.attach.volume = 1;
 	c.attach.mode = ATTACH_EXCLUSIVE;
 	strcpy(c.attach.holder, "client:host hv1");
+	c.time_ms = UINT64_MAX - 5;
 	client_propose(&c, 11);
 	EXPECT_OK(client.result.code);
 	EXPECT_EQ(client.result.id, 1);
+	/* Its clock counts for nothing. */
+	EXPECT(map_attachment(state_map(control_state(machine[1].control)), 1)->renewed_ms < UINT64_MAX / 2);
+	c.time_ms = 0;
 	strcpy(c.attach.holder, "client:hostage");
 	client_propose(&c, 12);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
@@ -362,6 +367,15 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 	client_propose(&c, 13);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
 	EXPECT(client.result.text[0]);
+	c = (struct command){.kind = CMD_RENEW, .renew = {2, ids}};
+	client_propose(&c, 16);
+	EXPECT_OK(client.result.code);
+	EXPECT_EQ(client.result.count, 2);
+	EXPECT_EQ(client.result.object[0], 0);
+	EXPECT_EQ(client.result.object[1], 1);
+	c = (struct command){.kind = CMD_FENCE, .fence = {.volume = 1, .newest = 9}};
+	client_propose(&c, 17);
+	EXPECT_RC(client.result.code, -ERR_REFUSED);
 	c = (struct command){.kind = CMD_DETACH};
 	c.detach.attachment = 1;
 	client_propose(&c, 14);
@@ -377,6 +391,9 @@ TEST(control, a_client_may_attach_and_detach_as_itself_only)
 	c = (struct command){.kind = CMD_DETACH};
 	c.detach.attachment = 2;
 	client_propose(&c, 15);
+	EXPECT_RC(client.result.code, -ERR_REFUSED);
+	c = (struct command){.kind = CMD_RENEW, .renew = {2, ids}};
+	client_propose(&c, 18);
 	EXPECT_RC(client.result.code, -ERR_REFUSED);
 
 	conn_send(client.end->conn, OP_RAFT, 0, "x", 1, NULL, 0); /* no business of a client's */

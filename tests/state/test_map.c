@@ -145,6 +145,8 @@ TEST(map, full_delta_removes_what_it_does_not_name)
 	w = delta(&k, 0);
 	EXPECT_OK(apply(&m, &w, NULL));
 	writer_free(&w);
+	EXPECT_EQ(map_attachment(&m, 1)->ttl_ms, ATTACH_TTL_MS);
+	k.time_ms += ATTACH_TTL_MS;
 	EXPECT_OK(kit_delete(&k, 1));
 	w = delta(&k, 0);
 	EXPECT_OK(apply(&m, &w, &t));

@@ -337,6 +337,9 @@ TEST(state, volume_delete_frees_the_name_not_the_number)
 	EXPECT_OK(kit_volume(&k, "v", 1 << 30, 2));
 	EXPECT_OK(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h1", false));
 	EXPECT_RC(kit_delete(&k, 5), -ERR_NOT_FOUND);
+	EXPECT_RC(kit_delete(&k, 1), -ERR_HELD); /* in use */
+	EXPECT(strstr(k.out.text, "by h1"));
+	k.time_ms += ATTACH_TTL_MS; /* its gateway is gone */
 	EXPECT_OK(kit_delete(&k, 1));
 	EXPECT(!map_volume(kit_map(&k), 1));
 	EXPECT(map_attachment(kit_map(&k), 1)->revoked);
@@ -386,7 +389,9 @@ TEST(state, attach_is_exclusive_unless_shared)
 	EXPECT_EQ(k.out.id, 1);
 	EXPECT_EQ(k.out.number, 1);
 	EXPECT_RC(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h2", false), -ERR_HELD);
-	EXPECT(strstr(k.out.text, "by h1") && strstr(k.out.text, "--steal"));
+	EXPECT_EQ(k.out.id, 1);
+	EXPECT(strstr(k.out.text, "by h1 (exclusive)") && strstr(k.out.text, "free in 30 s") &&
+	       strstr(k.out.text, "`ashlar volume detach v --fence`"));
 	EXPECT_RC(kit_attach(&k, 1, ATTACH_SHARED, "h2", false), -ERR_HELD);
 	EXPECT_OK(kit_attach(&k, 1, ATTACH_EXCLUSIVE, "h1",
 			     false)); /* one's own is re-taken at once */
@@ -438,15 +443,6 @@ TEST(state, attachments_are_limited)
 	kit_fini(&k);
 }
 
-static int set(struct kit *k, const char *key, const char *value)
-{
-	struct command c = {.kind = CMD_SETTING};
-
-	snprintf(c.setting.key, sizeof(c.setting.key), "%s", key);
-	snprintf(c.setting.value, sizeof(c.setting.value), "%s", value);
-	return kit_apply(k, &c);
-}
-
 TEST(state, settings_and_events)
 {
 	struct kit k;
@@ -455,19 +451,19 @@ TEST(state, settings_and_events)
 	char key[16];
 
 	kit_init(&k, 1);
-	EXPECT_RC(set(&k, "a b", "1"), -ERR_INVALID);
-	EXPECT_OK(set(&k, "b", "2"));
-	EXPECT_OK(set(&k, "a", "1"));
-	EXPECT_OK(set(&k, "b", "3"));
+	EXPECT_RC(kit_setting(&k, "a b", "1"), -ERR_INVALID);
+	EXPECT_OK(kit_setting(&k, "b", "2"));
+	EXPECT_OK(kit_setting(&k, "a", "1"));
+	EXPECT_OK(kit_setting(&k, "b", "3"));
 	EXPECT_STR(state_setting(k.s, "a"), "1");
 	EXPECT_STR(state_setting(k.s, "b"), "3");
-	EXPECT_OK(set(&k, "a", ""));
+	EXPECT_OK(kit_setting(&k, "a", ""));
 	EXPECT(!state_setting(k.s, "a"));
 	for (unsigned i = 0; i < 255; i++) {
 		snprintf(key, sizeof(key), "k%u", i);
-		EXPECT_OK(set(&k, key, "x"));
+		EXPECT_OK(kit_setting(&k, key, "x"));
 	}
-	EXPECT_RC(set(&k, "one-more", "x"), -ERR_LIMIT);
+	EXPECT_RC(kit_setting(&k, "one-more", "x"), -ERR_LIMIT);
 
 	EXPECT_RC(kit_apply(&k, &c), -ERR_INVALID);
 	strcpy(c.event.code, "TEST");
@@ -491,7 +487,7 @@ TEST(state, snapshot_restores_everything)
 	kit_init(&k, 3);
 	EXPECT_OK(kit_volume(&k, "v", 1 << 30, 2));
 	EXPECT_OK(kit_attach(&k, 1, ATTACH_SHARED, "h", false));
-	EXPECT_OK(set(&k, "a", "1"));
+	EXPECT_OK(kit_setting(&k, "a", "1"));
 	state_snapshot(k.s, &w);
 	EXPECT_OK(state_restore(copy, w.data, w.len));
 	EXPECT(state_digest(copy) == state_digest(k.s));
@@ -508,7 +504,9 @@ TEST(state, snapshot_restores_everything)
 		(void)!state_restore(copy, w.data, w.len);
 		w.data[i] ^= 0x5a;
 	}
-	put_le16(w.data + 4, 2);
+	put_le16(w.data + 4, 3);
+	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);
+	put_le16(w.data + 4, 0);
 	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);
 	writer_free(&w);
 	state_destroy(copy);

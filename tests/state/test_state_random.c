@@ -65,7 +65,7 @@ static void random_change(struct run *r, struct object_change *ch)
 static void encode(struct run *r, struct command *c)
 {
 	r->cmd.len = 0;
-	c->time_ms = 1000 + r->k.index;
+	c->time_ms = r->k.time_ms + r->k.index;
 	command_encode(c, &r->cmd);
 }
 
@@ -153,7 +153,26 @@ static void random_command(struct run *r)
 		break;
 	case 3:
 	case 4:
-		c.kind = below(r, 3) ? CMD_ATTACH : CMD_DETACH;
+		/* Leases run out now and then. */
+		r->k.time_ms += below(r, 3) ? 0 : below(r, 20000);
+		c.kind = (uint16_t[]){CMD_ATTACH, CMD_ATTACH, CMD_ATTACH, CMD_DETACH, CMD_RENEW,
+				      CMD_FENCE}[below(r, 6)];
+		if (c.kind == CMD_RENEW) {
+			uint32_t ids[8];
+
+			c.renew.count = (unsigned)below(r, 9);
+			c.renew.attachment = ids;
+			for (unsigned i = 0; i < c.renew.count; i++)
+				ids[i] = (uint32_t)below(r, kit_map(&r->k)->next_attachment + 1);
+			encode(r, &c);
+			return;
+		}
+		if (c.kind == CMD_FENCE) {
+			c.fence.volume = (uint32_t)below(r, kit_map(&r->k)->next_volume + 1);
+			c.fence.newest = (uint32_t)below(r, kit_map(&r->k)->next_attachment + 1);
+			c.fence.expired_only = below(r, 2);
+			break;
+		}
 		if (c.kind == CMD_DETACH) {
 			c.detach.attachment =
 				(uint32_t)below(r, kit_map(&r->k)->next_attachment + 1);
