@@ -183,12 +183,12 @@ static void free_released(struct lane *l, uint64_t oldest)
 	for (uint32_t i = 0; i < s->seg_count; i++) {
 		struct log_seg *g = &s->segs[i];
 
-		if (g->state != SEG_RELEASING || g->lane != l->shard->index || g->generation >= oldest)
+		if (g->state != SEG_RELEASING || g->lane != l->shard->index || g->generation >= oldest ||
+		    g->generation < s->session)
 			continue;
 		g->state = SEG_FREE;
 		g->pool->free++;
-		if (g->generation >= s->session)
-			l->held--;
+		l->held--;
 		l->releasing--;
 		freed++;
 	}
@@ -415,7 +415,7 @@ static void on_written(struct wait *w, int rc)
 	reap(l);
 	if (l->open || !list_empty(&l->ready) || l->name_release)
 		turn_end_arm(sh->loop, &l->turn, TURN_LOG);
-	if (!list_empty(&sh->space_waiters))
+	if (!list_empty(&sh->space_waiters) || !list_empty(&sh->pending_headers))
 		shard_wake(sh);
 	shard_destage_kick(sh);
 	shard_quiesce(sh);

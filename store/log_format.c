@@ -18,7 +18,7 @@ void log_segment_encode(const struct log_segment_header *h, uint8_t out[BLOCK_SI
 	struct writer w = writer_init(out, BLOCK_SIZE);
 
 	memset(out, 0, BLOCK_SIZE);
-	write_u32(&w, LOG_SEGMENT_MAGIC);
+	write_u32(&w, h->released ? LOG_RELEASED_MAGIC : LOG_SEGMENT_MAGIC);
 	write_u16(&w, LOG_FORMAT);
 	write_u16(&w, h->lane);
 	write_u16(&w, h->lanes);
@@ -38,11 +38,13 @@ void log_segment_encode(const struct log_segment_header *h, uint8_t out[BLOCK_SI
 int log_segment_decode(const uint8_t in[BLOCK_SIZE], struct log_segment_header *out)
 {
 	struct reader r = reader_init(in, LOG_SEGMENT_HEADER_LEN);
+	uint32_t magic = read_u32(&r);
 	uint16_t format;
 
 	memset(out, 0, sizeof(*out));
-	if (read_u32(&r) != LOG_SEGMENT_MAGIC)
+	if (magic != LOG_SEGMENT_MAGIC && magic != LOG_RELEASED_MAGIC)
 		return -ENODATA;
+	out->released = magic == LOG_RELEASED_MAGIC;
 	if (hash_xxh3(in, LOG_SEGMENT_HEADER_LEN - 8, 0) != get_le64(in + LOG_SEGMENT_HEADER_LEN - 8))
 		return -ERR_CORRUPT;
 	format = read_u16(&r);

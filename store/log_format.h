@@ -12,6 +12,8 @@
  *   generation  +1 for each segment opened anywhere in the log, never reused. Replay goes by it.
  *   session     the first generation of the opening of the store that wrote it: at least the superblock
  *               sequence << 32, which each opening raises first
+ *   With magic "ASLR" the segment, of an earlier session, was released: its header stays with `durable` = its
+ *   last batch, so that its chain has no gap, until the segment is opened again; its batches mean nothing.
  *   oldest      if ≤ session: segments of any lane with a lower generation are released; if above:
  *               also those of this lane with a generation below it
  *
@@ -48,6 +50,7 @@
 
 #define LOG_SEGMENT_MAGIC 0x534c5341u /* "ASLS" */
 #define LOG_BATCH_MAGIC 0x424c5341u   /* "ASLB" */
+#define LOG_RELEASED_MAGIC 0x524c5341u /* "ASLR" */
 #define LOG_SEAL_MAGIC 0x454c5341u    /* "ASLE" */
 #define LOG_FORMAT 1u
 #define LOG_SEGMENT_HEADER_LEN 88u
@@ -61,6 +64,7 @@ struct log_segment_header {
 	uint32_t incarnation;
 	struct uuid log;
 	uint64_t generation, session, first_batch, durable, oldest, kv_commit;
+	bool released;
 };
 
 struct log_batch_header {

@@ -3,7 +3,8 @@
  *
  * A *chain* is one lane of one session. Its batches number from 1 without gaps through segments of rising
  * generation. D is the highest batch that anything valid in the chain names durable.
- *   - Segments below what the newest session names released are free.
+ *   - Segments below what the newest session names released are free, and so are those that say it of
+ *     themselves; the latter still join what is before and behind them.
  *   - The chain ends at the first batch that does not verify. At or below D that is damage: acknowledged
  *     records are missing (replication L3). Above D it is the torn tail of a crash: nothing behind it was
  *     acknowledged. Payload is verified above D only; below, reads do it.
@@ -89,6 +90,10 @@ static void scan_segment(struct recovery *rc, uint32_t seg)
 	sc->durable = sc->h.durable;
 	sc->oldest = sc->h.oldest;
 	sc->kv_commit = sc->h.kv_commit;
+	if (sc->h.released) {
+		sc->last = sc->h.durable; /* its batches may be somebody else's already */
+		return;
+	}
 	while (!sc->sealed && recovery_batch(rc, seg, sc->end, sc->last + 1, &h)) {
 		take_names(sc, &h);
 		if (h.seal) {
@@ -175,7 +180,7 @@ static void verify_tail(struct recovery *rc, struct chain *c)
 		struct scanned *sc = &rc->scanned[seg];
 		struct log_batch_header h;
 
-		if (sc->last <= c->durable || sc->h.first_batch > c->last)
+		if (sc->h.released || sc->last <= c->durable || sc->h.first_batch > c->last)
 			continue;
 		for (uint64_t seq = sc->h.first_batch; seq <= MIN(sc->last, c->last); seq++) {
 			if (!recovery_batch(rc, seg, at, seq, &h))
@@ -219,7 +224,7 @@ static void walk_chain(struct recovery *rc, struct chain *c)
 		c->sealed = sc->sealed;
 		expected = sc->last + 1;
 	}
-	if (!c->sealed) {
+	if (!c->sealed && !sc->h.released) {
 		scan_ahead(rc, seg);
 		c->durable = MAX(c->durable, rc->scanned[seg].durable);
 	}
@@ -281,7 +286,7 @@ static int seal_chain(struct recovery *rc, struct chain *c)
 		.seq = c->last + 1, .durable = c->last, .kv_commit = sc->kv_commit, .oldest = c->oldest,
 	};
 
-	if (c->damaged || c->sealed || c->end >= s->seg_blocks)
+	if (c->damaged || c->sealed || sc->h.released || c->end >= s->seg_blocks)
 		return 0;
 	log_batch_seal(&h, b, s->log_seed);
 	rc->seg = LOG_NONE;
@@ -310,6 +315,8 @@ static void list_legacy(struct recovery *rc)
 		g->generation = rc->scanned[rc->live[i]].h.generation;
 		g->state = SEG_LEGACY;
 		g->last_batch = 0;
+		s->legacy[rc->live[i]] = rc->scanned[rc->live[i]].h;
+		s->legacy[rc->live[i]].durable = rc->scanned[rc->live[i]].last;
 		g->next = LOG_NONE;
 		atomic_store(&g->shards_left, s->shard_count);
 		g->pool->free--;
@@ -334,6 +341,14 @@ static int forget_chain(struct recovery *rc, const struct chain *c)
 	return err;
 }
 
+static bool any_live(const struct recovery *rc, const struct chain *c)
+{
+	for (unsigned i = 0; i < c->count; i++)
+		if (!rc->scanned[c->segs[i]].h.released)
+			return true;
+	return false;
+}
+
 static int make_chains(struct recovery *rc, const uint32_t *order, unsigned n)
 {
 	rc->live = xcalloc(n + 1, sizeof(*rc->live));
@@ -355,7 +370,7 @@ static int make_chains(struct recovery *rc, const uint32_t *order, unsigned n)
 		}
 		rc->floor_above = rc->floor > rc->scanned[order[i]].h.session;
 		i = k;
-		if (!c->count)
+		if (!any_live(rc, c))
 			continue;
 		walk_chain(rc, c);
 		if (c->empty) {
@@ -365,7 +380,8 @@ static int make_chains(struct recovery *rc, const uint32_t *order, unsigned n)
 			continue;
 		}
 		for (unsigned m = 0; m < c->count; m++)
-			rc->live[rc->live_count++] = c->segs[m];
+			if (!rc->scanned[c->segs[m]].h.released)
+				rc->live[rc->live_count++] = c->segs[m];
 		segs += c->count;
 		rc->chain_count++;
 	}

@@ -213,7 +213,10 @@ static void mark_damaged(struct recovery *rc, const struct chain *c)
 	struct store *s = rc->store;
 	const struct log_segment_header *h = &rc->scanned[c->segs[0]].h;
 	uint64_t newest = rc->scanned[c->segs[c->count - 1]].h.generation;
-	unsigned n = 0;
+	unsigned n = 0, first = 0;
+
+	while (rc->scanned[c->segs[first]].h.released)
+		first++;
 
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct hmap *m = &s->shards[i].objects;
@@ -224,7 +227,7 @@ static void mark_damaged(struct recovery *rc, const struct chain *c)
 			if (o->id % h->lanes != h->lane || o->born > newest)
 				continue;
 			o->damaged = true;
-			object_note(o, c->segs[0]); /* the flag reaches the map before the evidence goes */
+			object_note(o, c->segs[first]); /* the flag reaches the map before the evidence goes */
 			n++;
 		}
 	}
@@ -238,6 +241,8 @@ static void replay_chain(struct recovery *rc, struct chain *c)
 		const struct scanned *sc = &rc->scanned[seg];
 		struct log_batch_header h;
 
+		if (sc->h.released)
+			continue;
 		if (sc->h.first_batch > c->last)
 			break;
 		for (uint64_t seq = sc->h.first_batch; seq <= MIN(sc->last, c->last); seq++) {

@@ -122,6 +122,7 @@ void group_close(struct store *s)
 	for (unsigned i = 0; i < s->device_count; i++)
 		device_close(&s->devices[i]);
 	free(s->segs);
+	free(s->legacy);
 	free(s);
 }
 
@@ -160,6 +161,7 @@ static int make_segments(struct store *s, unsigned shards)
 		return -ERR_LOG_LOST;
 	s->seg_count = n;
 	s->segs = xcalloc(n, sizeof(*s->segs));
+	s->legacy = xcalloc(n, sizeof(*s->legacy));
 	for (unsigned i = 0; i < s->pool_count; i++) {
 		struct log_pool *p = &s->pools[i];
 
@@ -175,21 +177,6 @@ static int make_segments(struct store *s, unsigned shards)
 				.off = p->device->sb.log_start + (uint64_t)k * p->device->sb.log_segment_size };
 	}
 	s->log_seed = log_seed(&s->devices[0].sb.log, s->devices[0].sb.log_incarnation);
-	return 0;
-}
-
-/* Recovery found so much that the lanes cannot even begin. */
-static int check_room(const struct store *s)
-{
-	for (unsigned i = 0; i < s->pool_count; i++) {
-		const struct log_pool *p = &s->pools[i];
-
-		if (p->free >= p->lanes)
-			continue;
-		log_error("store", "the log is too full for this number of shards; start once with fewer",
-			  "free=%u shards=%u", atomic_load(&p->free), p->lanes);
-		return -ERR_LIMIT;
-	}
 	return 0;
 }
 
@@ -211,6 +198,7 @@ static void shard_init(struct store *s, unsigned index)
 	list_init(&sh->tails);
 	list_init(&sh->flushes);
 	list_init(&sh->space_waiters);
+	list_init(&sh->pending_headers);
 	pool_init(&sh->reads, "reads", store_read_op_size(), READS_MAX);
 	sh->queue = xcalloc(s->seg_count + 1, sizeof(*sh->queue));
 	sh->headers.bytes = writer_init_heap();
@@ -295,8 +283,6 @@ static int open_parts(struct store *s, const struct store_config *cfg)
 	s->index_budget = MAX(cfg->log_index_bytes / cfg->shards, (uint64_t)1 << 20);
 	group_tier_config(s, cfg, &tier);
 	rc = recovery_scan(s, &tier.log_kv_commit);
-	if (!rc)
-		rc = check_room(s);
 	if (!rc)
 		rc = tier_open(&tier, &s->tier);
 	if (rc)

@@ -186,7 +186,7 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 		 const void *payload, const struct fp128 *fps, struct wait *w) MUST_USE;
 /* RECORD_EPOCH/CUT/COMPLETE: makes `h` the header. CUT: drops all tail records above `cut_after` at
  * once (never at or below the commit: -ERR_DIVERGED) . COMPLETE: `retry` from store_retry_encode of
- * the primary, or NULL. Uses the reserve: never -ERR_LIMIT. */
+ * the primary, or NULL. Uses the reserve, and waits for room: never -ERR_LIMIT. */
 int store_put_header(struct store_object *o, struct store_append *op, enum record_kind kind,
 		     const struct object_header *h, struct version cut_after, const void *retry,
 		     size_t retry_len, struct wait *w) MUST_USE;

@@ -181,6 +181,8 @@ static int check_append(const struct store_object *o, const struct record *r)
 		return -ERR_CLOSED;
 	if (o->deleted)
 		return -ERR_NOT_FOUND;
+	if (!list_empty(&o->shard->pending_headers))
+		return -ERR_LIMIT;
 	if (!log_record_valid(r) || record_is_header(r->kind))
 		return -ERR_INVALID;
 	if (r->kind == RECORD_COPY)
@@ -377,6 +379,14 @@ static int check_header(const struct store_object *o, enum record_kind kind,
 	return 0;
 }
 
+static void header_appended(struct store_append *op, struct batch *b)
+{
+	op->batch = b->seq;
+	list_push_back(&b->ops, &op->link);
+	if (op->kind == RECORD_CUT)
+		op->object->cut_batch = b->seq;
+}
+
 int store_put_header(struct store_object *o, struct store_append *op, enum record_kind kind,
 		     const struct object_header *h, struct version cut_after, const void *retry,
 		     size_t retry_len, struct wait *w)
@@ -409,24 +419,53 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 	fps = xcalloc(lr.fp_count, sizeof(*fps));
 	for (unsigned i = 0; i < lr.fp_count; i++)
 		fps[i] = hash_block(bytes.data + (size_t)i * BLOCK_SIZE);
-	rc = lane_append(&sh->lane, &lr, fps, bytes.data, LANE_RESERVE, &b);
-	writer_free(&bytes);
-	if (rc) {
-		/* Not even the reserve has room. The header in RAM is ahead of the disk and nothing may
-		 * stand on it. */
-		log_error("store", "the log has no room for an object header", "object=%llx",
-			  (unsigned long long)o->id);
-		store_fail(sh->store, -ERR_LOG_LOST, "log reserve exhausted");
-		return rc;
-	}
-	*op = (struct store_append){ .wait = w, .object = o, .batch = b->seq, .version = o->last,
-				     .kind = (uint8_t)kind };
-	list_push_back(&b->ops, &op->link);
+	*op = (struct store_append){ .wait = w, .object = o, .version = o->last, .kind = (uint8_t)kind };
 	o->refs++;
 	o->changes++;
-	if (kind == RECORD_CUT)
-		o->cut_batch = b->seq;
+	if (list_empty(&sh->pending_headers))
+		rc = lane_append(&sh->lane, &lr, fps, bytes.data, LANE_RESERVE, &b);
+	else
+		rc = -ERR_LIMIT;
+	if (rc) {
+		/* Not even the reserve has room: until a segment is released. What is answered to others
+		 * waits for the resume, so the header in RAM may be ahead of the disk. */
+		struct pending_header *p = xcalloc(1, sizeof(*p));
+
+		*p = (struct pending_header){ .op = op, .record = lr, .fps = fps, .bytes = bytes.data };
+		list_push_back(&sh->pending_headers, &p->link);
+		fps = NULL;
+		shard_destage_kick(sh);
+		return PENDING;
+	}
+	header_appended(op, b);
+	writer_free(&bytes);
 	return PENDING;
+}
+
+/* Room may be there now; or there will be none any more. */
+void shard_retry_headers(struct shard *sh)
+{
+	int rc = sh->stopping ? -ERR_CLOSED : store_failed(sh->store);
+
+	while (!list_empty(&sh->pending_headers)) {
+		struct pending_header *p = container_of(sh->pending_headers.next, struct pending_header, link);
+		struct store_append *op = p->op;
+		struct store_object *o = op->object;
+		struct batch *b;
+
+		if (!rc && lane_append(&sh->lane, &p->record, p->fps, p->bytes, LANE_RESERVE, &b))
+			return;
+		list_del(&p->link);
+		free(p->fps);
+		free(p->bytes);
+		free(p);
+		if (!rc) {
+			header_appended(op, b);
+			continue;
+		}
+		wait_resume(op->wait, rc);
+		object_put_ref(o);
+	}
 }
 
 /* ---- Reading the tail ---- */

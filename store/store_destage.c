@@ -243,6 +243,11 @@ static bool oldest_is_due(const struct shard *sh)
 	return p && p->dirty_s + DUE_S <= loop_turn_us(sh->loop) / 1000000;
 }
 
+static bool starved(const struct shard *sh)
+{
+	return !list_empty(&sh->space_waiters) || !list_empty(&sh->pending_headers);
+}
+
 static unsigned destages_wanted(struct shard *sh, uint32_t fill)
 {
 	const struct page_node *p;
@@ -250,7 +255,7 @@ static unsigned destages_wanted(struct shard *sh, uint32_t fill)
 
 	if (!sh->dirty_pages || now < sh->full_until_us)
 		return 0;
-	if (fill >= 6000 || !list_empty(&sh->space_waiters))
+	if (fill >= 6000 || starved(sh))
 		return DESTAGE_BATCHES;
 	if (fill >= 3000 || sh->flush)
 		return 2;
@@ -348,6 +353,55 @@ static void on_saved(struct post *p)
 	shard_quiesce(sh);
 }
 
+/* A segment of an earlier session says of itself that it is released. That needs no room in the log, of which
+ * there may be none after many short lives. */
+struct release_mark {
+	struct wait wait;
+	struct shard *shard;
+	uint32_t seg;
+	struct io io;
+	uint8_t *block;
+};
+
+static void on_marked(struct wait *w, int rc)
+{
+	struct release_mark *m = container_of(w, struct release_mark, wait);
+	struct shard *sh = m->shard;
+	struct store *s = sh->store;
+
+	if (rc) {
+		store_fail(s, -ERR_DEVICE, "a write to the log failed");
+	} else {
+		pthread_mutex_lock(&s->lock);
+		s->segs[m->seg].state = SEG_FREE;
+		s->segs[m->seg].pool->free++;
+		pthread_mutex_unlock(&s->lock);
+		store_wake(s);
+	}
+	free(m->block);
+	free(m);
+	sh->ops--;
+	shard_quiesce(sh);
+}
+
+static void mark_released(struct shard *sh, uint32_t seg)
+{
+	struct store *s = sh->store;
+	struct device *d = s->segs[seg].pool->device;
+	struct release_mark *m = xcalloc(1, sizeof(*m));
+	int rc;
+
+	m->wait.resume = on_marked;
+	m->shard = sh;
+	m->seg = seg;
+	m->block = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	s->legacy[seg].released = true;
+	log_segment_encode(&s->legacy[seg], m->block);
+	sh->ops++;
+	rc = io_write(sh->loop, &m->io, d->fd, m->block, BLOCK_SIZE, s->segs[seg].off, IO_DSYNC, &m->wait);
+	CHECK(rc == PENDING);
+}
+
 static void release_segment(struct shard *sh, uint32_t seg)
 {
 	struct store *s = sh->store;
@@ -366,10 +420,12 @@ static void release_segment(struct shard *sh, uint32_t seg)
 	g->lane = sh->index;
 	pthread_mutex_unlock(&s->lock);
 	if (!oldest) {
+		mark_released(sh, seg);
 		atomic_store(&s->legacy_floor,
 			     g->next == LOG_NONE ? s->session : s->segs[g->next].generation);
 		if (atomic_fetch_sub(&s->legacy_left, 1) == 1)
 			store_wake(s); /* now the lanes of this session may release */
+		return;
 	}
 	lane_release(&sh->lane, oldest);
 }
@@ -389,7 +445,7 @@ static void release(struct shard *sh, uint32_t fill)
 		if (!legacy && (atomic_load(&s->legacy_left) || g->last_batch > sh->lane.durable_seq))
 			return;
 		if (ss->live && list_empty(&ss->dirty) && !sh->destages_busy &&
-		    (fill >= FILL_MOVE || !list_empty(&sh->space_waiters)))
+		    (fill >= FILL_MOVE || starved(sh)))
 			shard_move_tails(sh, seg);
 		if (ss->live || ss->readers || !headers_saved(sh, seg))
 			return;
@@ -467,6 +523,7 @@ void shard_wake(struct shard *sh)
 	struct list *n;
 	int rc = sh->stopping ? -ERR_CLOSED : store_failed(sh->store);
 
+	shard_retry_headers(sh);
 	list_splice_back(&now, &sh->space_waiters);
 	while ((n = list_pop_front(&now))) {
 		struct space_waiter *w = container_of(n, struct space_waiter, link);

@@ -127,6 +127,7 @@ struct shard {
 	uint64_t full_until_us; /* the capacity tier said FULL: not before */
 	uint32_t flush_number, flush_left;
 	struct list flushes, space_waiters;
+	struct list pending_headers; /* wait for log space, in order; appends wait behind them */
 	struct flush *flush; /* the one under way; others queue in flushes */
 	atomic_bool poked;
 	atomic_uint waiting; /* space waiters */
@@ -169,6 +170,7 @@ struct store {
 	struct log_pool pools[GROUP_DEVICES_MAX];
 	unsigned pool_count;
 	struct log_seg *segs;
+	struct log_segment_header *legacy; /* of segments found by recovery, as they are marked at release */
 	uint32_t seg_count, seg_blocks;
 	uint64_t log_seed;
 	uint64_t session; /* first generation of this opening */
@@ -206,6 +208,16 @@ int recovery_scan(struct store *s, uint64_t *kv_commit) MUST_USE; /* which batch
 int recovery_replay(struct store *s) MUST_USE; /* objects of the map are there already */
 void recovery_free(struct store *s);
 void recovery_object(struct store *s, const struct tier_object *t); /* one object of the map */
+
+/* A header change that found no room in the log. */
+struct pending_header {
+	struct list link;
+	struct store_append *op;
+	struct log_record record;
+	struct fp128 *fps;
+	uint8_t *bytes;
+};
+void shard_retry_headers(struct shard *sh);
 
 /* store_object.c */
 struct store_object *object_new(struct shard *sh, uint64_t id, uint32_t gen, uint32_t volume);

@@ -110,6 +110,10 @@ static bool inspect_segment(struct device *d, uint64_t off, uint8_t *buf, bool v
 	       "kv=%llu\n", (unsigned long long)off, h.lane, h.lanes, (unsigned long long)h.generation,
 	       (unsigned long long)h.session, (unsigned long long)h.first_batch,
 	       (unsigned long long)h.durable, (unsigned long long)h.oldest, (unsigned long long)h.kv_commit);
+	if (h.released) {
+		printf("  released\n");
+		return true;
+	}
 	for (seq = h.first_batch; at < blocks; seq++) {
 		const uint8_t *p = buf + (size_t)at * BLOCK_SIZE;
 

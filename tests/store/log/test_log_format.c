@@ -70,6 +70,11 @@ TEST(format, log_segment_header)
 	EXPECT_OK(log_segment_decode(b, &back));
 	log_segment_encode(&back, b2);
 	EXPECT_MEM(b2, b, BLOCK_SIZE);
+	h.released = true;
+	log_segment_encode(&h, b2);
+	EXPECT_EQ(get_le32(b2), LOG_RELEASED_MAGIC);
+	EXPECT_OK(log_segment_decode(b2, &back));
+	EXPECT(back.released);
 	b[40] ^= 1;
 	EXPECT_RC(log_segment_decode(b, &back), -ERR_CORRUPT);
 }
