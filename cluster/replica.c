@@ -635,6 +635,7 @@ void replicator_destroy(struct replicator *r)
 		inbound_void(o);
 		holds_drop_all(o);
 	}
+	ops_destroy(r);
 	for (unsigned node = 1; node <= NODES_MAX; node++)
 		for (unsigned i = 0; i < SHARDS_MAX; i++)
 			if (r->peers[node].stream[i])

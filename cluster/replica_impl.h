@@ -375,6 +375,7 @@ void target_manifest(struct session *s, const struct msg_manifest *q);
 
 /* replica_io.c */
 void ops_run(struct replicator *r);
+void ops_destroy(struct replicator *r);
 void ops_end(struct primary *p); /* the tenure's end: RETRY for all */
 void op_committed(struct io_op *op);
 void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);

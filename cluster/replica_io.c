@@ -712,6 +712,27 @@ int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
 	return PENDING;
 }
 
+/* The end of everything: who has not entered a tenure yet is told RETRY. All tenures have ended. */
+void ops_destroy(struct replicator *r)
+{
+	struct list *n;
+
+	while ((n = list_pop_front(&r->op_waiting))) {
+		struct io_exec *io = list_entry(n, struct io_exec, link);
+
+		*io->reply = (struct io_reply){ .status = IO_RETRY };
+		wait_resume(io->wait, 0);
+	}
+	while ((n = list_pop_front(&r->ready))) {
+		struct io_op *op = list_entry(n, struct io_op, ready);
+
+		op->status = IO_RETRY;
+		if (!op->answered)
+			op_answer(op);
+		op_free(op);
+	}
+}
+
 const char *op_stage_name(enum op_stage s)
 {
 	static const char *const names[] = { "admit", "range", "lookup", "repair", "merge",

@@ -545,10 +545,14 @@ static void job_drop(void *arg)
 	job_free(arg);
 }
 
+static void sample_folds(struct job *j);
+static void sample_versions(struct job *j);
+
 static int job_start(struct store_object *o, void *op, void (*fn)(struct job *), struct wait *w)
 {
 	struct store *s = o->s;
 	struct job *j;
+	uint64_t delay;
 
 	if (s->p->dying)
 		return -ERR_CLOSED;
@@ -561,7 +565,10 @@ static int job_start(struct store_object *o, void *op, void (*fn)(struct job *),
 	list_push_back(&s->jobs, &j->link);
 	if (sim_chance(0.5))
 		job_sample(j);
-	sim_at(sim_rand(10, 400) + (sim_chance(0.02) ? sim_rand(1000, 30000) : 0), s->p, job_done, job_drop, j);
+	delay = sim_rand(10, 400) + (sim_chance(0.02) ? sim_rand(1000, 30000) : 0);
+	if ((fn == sample_folds || fn == sample_versions) && sim_chance(0.3))
+		delay += sim_rand(1000, 30000); /* walks are long */
+	sim_at(delay, s->p, job_done, job_drop, j);
 	return PENDING;
 }
 

