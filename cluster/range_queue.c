@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each entry counts the conflicting entries ahead of it; who leaves lowers the counts behind. Linear in
- * the queue's length, which the limit on operations in flight bounds. */
+/* Each entry counts the conflicting entries ahead of it; who leaves lowers the counts behind.
+ * Linear in the queue's length, which the limit on operations in flight bounds. */
 #include "cluster/range_queue.h"
 
 static bool conflicts(const struct range_entry *a, const struct range_entry *b)
@@ -21,8 +21,7 @@ bool range_enter(struct range_queue *q, struct range_entry *e)
 	struct range_entry *f;
 
 	e->blockers = 0;
-	list_for_each(f, &q->entries, link)
-		e->blockers += conflicts(f, e);
+	list_for_each(f, &q->entries, link) e->blockers += conflicts(f, e);
 	list_push_back(&q->entries, &e->link);
 	q->count++;
 	return !e->blockers;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The range queue of one object at its primary (rule Q1): first come, first served in 4 KiB blocks.
  *
- * Writes pipeline with writes, reads share with reads; a read, a merge (sub-block write) or a page copy
- * waits until the writes ahead of it have left, and what is behind it waits until it has left or, for
- * a merge, has turned into a write. An entry takes all its blocks at once; nobody overtakes an entry
- * that it conflicts with. Memory is the caller's. granted() is called from range_leave and
+ * Writes pipeline with writes, reads share with reads; a read, a merge (sub-block write) or a page
+ * copy waits until the writes ahead of it have left, and what is behind it waits until it has left
+ * or, for a merge, has turned into a write. An entry takes all its blocks at once; nobody overtakes
+ * an entry that it conflicts with. Memory is the caller's. granted() is called from range_leave and
  * range_turn_write of another entry; it may not call into the queue (it schedules). */
 #pragma once
 
@@ -32,4 +32,7 @@ bool range_enter(struct range_queue *q, struct range_entry *e);
 void range_leave(struct range_queue *q, struct range_entry *e);
 /* A granted merge has read what it needs: from now on it is a write. */
 void range_turn_write(struct range_queue *q, struct range_entry *e);
-static inline bool range_granted(const struct range_entry *e) { return !e->blockers; }
+static inline bool range_granted(const struct range_entry *e)
+{
+	return !e->blockers;
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of a replicator: stores, objects as the applied map lists them, the tick and the end-of-turn hook,
- * and what people see. Decides *that* a tenure begins or a replica is made or purged; how is elsewhere. */
+/* Life of a replicator: stores, objects as the applied map lists them, the tick and the end-of-turn
+ * hook, and what people see. Decides *that* a tenure begins or a replica is made or purged; how is
+ * elsewhere. */
 #include "cluster/replica_impl.h"
 
 #include <stdarg.h>
@@ -48,7 +49,8 @@ void replica_propose(struct replicator *r, const struct object_change *c)
 	replica_arm(r);
 }
 
-/* ---- Objects ------------------------------------------------------------------------------------ */
+/* ---- Objects ------------------------------------------------------------------------------------
+ */
 
 struct object *object_find(struct replicator *r, uint64_t id)
 {
@@ -122,9 +124,7 @@ struct group *replica_group(struct replicator *r, uint16_t id)
 {
 	struct group *g;
 
-	list_for_each(g, &r->groups, link)
-		if (g->id == id)
-			return g;
+	list_for_each(g, &r->groups, link) if (g->id == id) return g;
 	return NULL;
 }
 
@@ -145,8 +145,8 @@ static int find_me(struct replicator *r, const struct map_object *c, struct grou
 
 bool object_is_primary(const struct object *o)
 {
-	return o->listed && o->me >= 0 && o->config.primary == o->me && o->config.member[o->me].in &&
-	       o->config.primary_incarnation == o->r->incarnation;
+	return o->listed && o->me >= 0 && o->config.primary == o->me &&
+	       o->config.member[o->me].in && o->config.primary_incarnation == o->r->incarnation;
 }
 
 static void created(struct wait *w, int rc)
@@ -170,7 +170,8 @@ static void set_policy(struct object *o)
 	const struct map_volume *v = map_volume(o->r->map, object_volume(o->id));
 
 	if (v && o->store)
-		store_object_set_policy(o->store, v->flags & VOLUME_COMPRESSION, v->flags & VOLUME_DEDUP);
+		store_object_set_policy(o->store, v->flags & VOLUME_COMPRESSION,
+					v->flags & VOLUME_DEDUP);
 }
 
 /* The store's object, made if the map lists this replica and it is not there yet. */
@@ -209,9 +210,9 @@ static void deleted(struct wait *w, int rc)
 	free(container_of(w, struct deletion, wait));
 }
 
-/* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more and
- * there are all copies without it. A map that is older than the replica (it was placed at epoch `gen`)
- * says nothing: a process that starts sees old maps first. */
+/* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more
+ * and there are all copies without it. A map that is older than the replica (it was placed at epoch
+ * `gen`) says nothing: a process that starts sees old maps first. */
 static void purge(struct object *o)
 {
 	const struct map *m = o->r->map;
@@ -226,7 +227,8 @@ static void purge(struct object *o)
 		return;
 	d = xcalloc(1, sizeof(*d));
 	d->wait.resume = deleted;
-	log_info("replica", "purging a replica", "object=%llx gen=%u", (unsigned long long)o->id, o->gen);
+	log_info("replica", "purging a replica", "object=%llx gen=%u", (unsigned long long)o->id,
+		 o->gen);
 	inbound_void(o);
 	if (store_object_delete(o->store, &d->wait) != PENDING)
 		free(d);
@@ -256,7 +258,8 @@ static void object_apply(struct object *o)
 		o->resigning = false;
 	o->config = *c;
 	o->me = find_me(r, &o->config, &o->group);
-	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure || o->config.member[o->me].gen != o->gen)) {
+	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure ||
+		  o->config.member[o->me].gen != o->gen)) {
 		primary_end(o, "the map has another primary or tenure");
 		p = NULL;
 	}
@@ -270,8 +273,8 @@ static void object_apply(struct object *o)
 	if (p)
 		primary_reconfigure(p);
 	else if (object_is_primary(o) && o->store && o->gen == o->config.member[o->me].gen &&
-		 o->config.tenure > o->seen &&
-		 o->config.tenure > o->stopped && !o->group->failed && !store_is_damaged(o->store) && !o->diverged)
+		 o->config.tenure > o->seen && o->config.tenure > o->stopped && !o->group->failed &&
+		 !store_is_damaged(o->store) && !o->diverged)
 		primary_start(o);
 }
 
@@ -283,12 +286,14 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	const struct map_member *pm = &c->member[c->primary];
 	const struct map_group *g;
 
-	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store || o->gen != c->member[o->me].gen ||
-	    o->diverged || o->resigning ||
-	    o->group->failed || store_is_damaged(o->store))
+	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store ||
+	    o->gen != c->member[o->me].gen || o->diverged || o->resigning || o->group->failed ||
+	    store_is_damaged(o->store))
 		return false;
-	if (c->primary == o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
-		return c->primary_incarnation != r->incarnation || c->tenure <= o->seen || c->tenure <= o->stopped;
+	if (c->primary ==
+	    o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
+		return c->primary_incarnation != r->incarnation || c->tenure <= o->seen ||
+		       c->tenure <= o->stopped;
 	g = map_group(r->map, pm->group);
 	if (!pm->in || !g || g->incarnation != pm->group_incarnation)
 		return true;
@@ -318,7 +323,8 @@ static bool object_tick(struct object *o, uint64_t now)
 	}
 	/* A replica that cannot do its part says so itself (resign). */
 	if (o->listed && o->me >= 0 && o->config.member[o->me].in && map_in_count(&o->config) > 1 &&
-	    (o->resigning || (o->group && o->group->failed) || (o->store && store_is_damaged(o->store)))) {
+	    (o->resigning || (o->group && o->group->failed) ||
+	     (o->store && store_is_damaged(o->store)))) {
 		busy = true;
 		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
 			o->proposed_us = now;
@@ -339,7 +345,8 @@ static void tick(struct timer *t)
 	struct store_stats st;
 
 	session_tick(r, now);
-	list_for_each(g, &r->groups, link) {
+	list_for_each(g, &r->groups, link)
+	{
 		store_stats(g->store, &st);
 		g->fill = (uint16_t)MIN(st.log_fill_permyriad, 10000u);
 		g->destage_rate = st.destage_blocks_per_s;
@@ -353,7 +360,8 @@ static void tick(struct timer *t)
 		o->in_busy = false;
 		if (object_tick(o, now))
 			object_busy(o);
-		if (!o->listed && !o->store && !o->refs && !o->primary && !o->in_busy && !r->stopping)
+		if (!o->listed && !o->store && !o->refs && !o->primary && !o->in_busy &&
+		    !r->stopping)
 			object_free(o);
 	}
 	if (!list_empty(&r->gated)) {
@@ -375,7 +383,8 @@ static void turn_end(struct turn_end *t)
 	}
 }
 
-/* ---- The map ------------------------------------------------------------------------------------ */
+/* ---- The map ------------------------------------------------------------------------------------
+ */
 
 static void mark(struct replicator *r, uint64_t id)
 {
@@ -413,14 +422,10 @@ void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t
 		break;
 	case MAP_REC_VOLUME:
 		mark_volume(r, (uint32_t)id);
-		list_for_each(o, &r->objects, link)
-			if (object_volume(o->id) == id)
-				set_policy(o);
+		list_for_each(o, &r->objects, link) if (object_volume(o->id) == id) set_policy(o);
 		break;
 	case MAP_REC_VOLUME_GONE:
-		list_for_each(o, &r->objects, link)
-			if (object_volume(o->id) == id)
-				mark(r, o->id);
+		list_for_each(o, &r->objects, link) if (object_volume(o->id) == id) mark(r, o->id);
 		break;
 	case MAP_REC_NODE:
 	case MAP_REC_GROUP:
@@ -446,16 +451,17 @@ void replicator_map_done(struct replicator *r)
 	}
 	if (r->rescan) {
 		r->rescan = false;
-		for (struct hnode *v = hmap_walk(&r->map->volumes, NULL); v; v = hmap_walk(&r->map->volumes, v))
+		for (struct hnode *v = hmap_walk(&r->map->volumes, NULL); v;
+		     v = hmap_walk(&r->map->volumes, v))
 			mark_volume(r, container_of(v, struct map_volume, by_id)->id);
-		list_for_each(o, &r->objects, link)
-			mark(r, o->id);
+		list_for_each(o, &r->objects, link) mark(r, o->id);
 	}
 	while ((at = list_pop_front(&r->dirty)))
 		object_apply(list_entry(at, struct object, dirty_link));
 }
 
-/* ---- Stores ------------------------------------------------------------------------------------- */
+/* ---- Stores -------------------------------------------------------------------------------------
+ */
 
 struct adoption {
 	struct replicator *r;
@@ -483,9 +489,8 @@ static void space(struct wait *w, int rc)
 	struct object *o;
 
 	g->space_waiting = false;
-	list_for_each(o, &g->r->objects, link)
-		if (o->group == g && !list_empty(&o->in.waiting))
-			inbound_space(o);
+	list_for_each(o, &g->r->objects, link) if (o->group == g && !list_empty(&o->in.waiting))
+		inbound_space(o);
 	g->r->gate_open = true;
 	replica_arm(g->r);
 }
@@ -507,7 +512,7 @@ void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
 {
 	struct group *g = xcalloc(1, sizeof(*g));
 	struct store_identity id;
-	struct adoption a = { r, g };
+	struct adoption a = {r, g};
 
 	store_identity(s, &id);
 	g->r = r;
@@ -522,17 +527,18 @@ void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
 	replicator_map_done(r);
 }
 
-/* A store call failed. A device, log or database that failed takes its group with it; anything else (the
- * store is being stopped, the object was deleted) ends only what this object does here. */
+/* A store call failed. A device, log or database that failed takes its group with it; anything else
+ * (the store is being stopped, the object was deleted) ends only what this object does here. */
 void object_fail(struct object *o, int rc)
 {
-	if (o->group && (rc == -ERR_DEVICE || rc == -ERR_LOG_LOST || rc == -ERR_MAP_LOST || rc == -EIO)) {
+	if (o->group &&
+	    (rc == -ERR_DEVICE || rc == -ERR_LOG_LOST || rc == -ERR_MAP_LOST || rc == -EIO)) {
 		group_fail(o->group, rc);
 		return;
 	}
 	if (rc != -ERR_CLOSED)
-		log_error("replica", "the store refused", "object=%llx reason=%s", (unsigned long long)o->id,
-			  err_name(rc));
+		log_error("replica", "the store refused", "object=%llx reason=%s",
+			  (unsigned long long)o->id, err_name(rc));
 	primary_end(o, "the store refused");
 	if (o->in.state != IN_NONE)
 		inbound_void(o);
@@ -548,7 +554,8 @@ void group_fail(struct group *g, int code)
 		return;
 	g->failed = code;
 	log_error("replica", "disk group failed", "group=%u reason=%s", g->id, err_name(code));
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		if (o->group != g)
 			continue;
 		primary_end(o, "its disk group failed");
@@ -566,7 +573,8 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 
 	if (!g)
 		return;
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		if (o->group != g)
 			continue;
 		primary_end(o, "its disk group is closed");
@@ -585,7 +593,8 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 	free(g);
 }
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------
+ */
 
 struct replicator *replicator_create(const struct replicator_config *cfg)
 {
@@ -630,7 +639,8 @@ void replicator_destroy(struct replicator *r)
 	struct session *s, *tmp;
 
 	r->stopping = true;
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		primary_end(o, "the process stops");
 		inbound_void(o);
 		holds_drop_all(o);
@@ -640,8 +650,7 @@ void replicator_destroy(struct replicator *r)
 		for (unsigned i = 0; i < SHARDS_MAX; i++)
 			if (r->peers[node].stream[i])
 				replicator_stream_down(r, (uint16_t)node, (uint16_t)i, -ERR_CLOSED);
-	list_for_each_safe(s, tmp, &r->ghosts, link)
-		free(s);
+	list_for_each_safe(s, tmp, &r->ghosts, link) free(s);
 	timer_fini(&r->tick);
 	turn_end_disarm(&r->turn);
 	while (!list_empty(&r->objects))
@@ -657,13 +666,14 @@ void replicator_destroy(struct replicator *r)
 	free(r);
 }
 
-/* ---- For people --------------------------------------------------------------------------------- */
+/* ---- For people ---------------------------------------------------------------------------------
+ */
 
 static void info(struct object *o, struct replica_info *out)
 {
 	struct primary *p = o->primary;
 
-	*out = (struct replica_info){ .object = o->id, .epoch = o->config.epoch, .seen = o->seen };
+	*out = (struct replica_info){.object = o->id, .epoch = o->config.epoch, .seen = o->seen};
 	if (o->store) {
 		out->last = store_last(o->store);
 		out->commit = store_commit_version(o->store);
@@ -680,14 +690,18 @@ static void info(struct object *o, struct replica_info *out)
 		out->want++;
 		return;
 	}
-	out->state = !o->listed ? "not in the map" : o->diverged ? "stopped: data diverged" :
-		     o->creating ? "being created" : o->group && o->group->failed ? "its disk group failed" :
-		     o->in.state == IN_JOINED ? "joined" : o->in.state != IN_NONE ? "joining" :
-		     "waits for its primary";
+	out->state = !o->listed                     ? "not in the map"
+		     : o->diverged                  ? "stopped: data diverged"
+		     : o->creating                  ? "being created"
+		     : o->group && o->group->failed ? "its disk group failed"
+		     : o->in.state == IN_JOINED     ? "joined"
+		     : o->in.state != IN_NONE       ? "joining"
+						    : "waits for its primary";
 	if (o->me < 0)
 		return;
-	out->role = o->config.member[o->me].in ? REPLICA_SECONDARY :
-		    o->in.state != IN_NONE ? REPLICA_SYNCING : REPLICA_OUT;
+	out->role = o->config.member[o->me].in ? REPLICA_SECONDARY
+		    : o->in.state != IN_NONE   ? REPLICA_SYNCING
+					       : REPLICA_OUT;
 }
 
 bool replicator_info(struct replicator *r, uint64_t object, struct replica_info *out)
@@ -699,12 +713,14 @@ bool replicator_info(struct replicator *r, uint64_t object, struct replica_info 
 	return o != NULL;
 }
 
-void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i), void *arg)
+void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i),
+		     void *arg)
 {
 	struct object *o;
 	struct replica_info i;
 
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		info(o, &i);
 		fn(arg, &i);
 	}
@@ -716,7 +732,8 @@ void replicator_stats(struct replicator *r, struct replicator_stats *out)
 
 	*out = r->stats;
 	out->primaries = out->serving = 0;
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		out->primaries += o->primary != NULL;
 		out->serving += o->primary && o->primary->state == PRIMARY_SERVE;
 	}

@@ -32,7 +32,8 @@ struct replicator_times {
 	uint32_t beacon_ms, beacon_idle_ms, lease_ms, grace_ms, commit_ms, session_gone_ms, ack_ms,
 		silence_ms, slow_log_ms, shard_stall_ms;
 };
-extern const struct replicator_times replicator_default_times; /* 150 1000 450 600 50 300 1000 2000 1000 200 */
+/* 150 1000 450 600 50 300 1000 2000 1000 200 */
+extern const struct replicator_times replicator_default_times;
 
 struct replicator_config {
 	struct loop *loop;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Catch-up, from the source's side and the target's (Y2–Y6). The primary compares region folds, then page
- * versions; what differs is copied, block by block as the target's manifest says, in the same stream as
- * new records. A page is current or it is not: to a page that is not, records go without payload.
+/* Catch-up, from the source's side and the target's (Y2–Y6). The primary compares region folds,
+ * then page versions; what differs is copied, block by block as the target's manifest says, in the
+ * same stream as new records. A page is current or it is not: to a page that is not, records go
+ * without payload.
  *
- * A record that went to the target as skip makes its page one that must be copied, whatever a comparison
- * that was under way says: the comparison may have looked before the record. */
+ * A record that went to the target as skip makes its page one that must be copied, whatever a
+ * comparison that was under way says: the comparison may have looked before the record. */
 #include "cluster/replica_impl.h"
 
 #include <stdlib.h>
@@ -38,7 +39,7 @@ struct fill {
 	unsigned refs;
 	enum fill_stage stage;
 	uint32_t pages, regions, not_current, region, cursor;
-	uint8_t *page; /* enum page_state */
+	uint8_t *page;    /* enum page_state */
 	uint8_t *differs; /* per region: its fold differs */
 	uint64_t *theirs, *mine;
 	bool asked, comparing, complete_sent, running, again;
@@ -91,11 +92,12 @@ uint32_t fill_left(const struct fill *f)
 
 bool fill_complete(const struct fill *f)
 {
-	return f->complete_sent && !f->not_current && f->member && f->member->copies_acked >= f->complete_at;
+	return f->complete_sent && !f->not_current && f->member &&
+	       f->member->copies_acked >= f->complete_at;
 }
 
-/* Pages of the record that go without payload. skip_all: the target has no credit for it, so its pages
- * stop being current (Y5). */
+/* Pages of the record that go without payload. skip_all: the target has no credit for it, so its
+ * pages stop being current (Y5). */
 uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all)
 {
 	uint32_t first = rec->block >> PAGE_SHIFT, n = record_pages(rec);
@@ -121,7 +123,8 @@ uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all)
 	return mask;
 }
 
-/* ---- Comparing ---------------------------------------------------------------------------------- */
+/* ---- Comparing ----------------------------------------------------------------------------------
+ */
 
 static void fill_resume(struct wait *w, int rc)
 {
@@ -141,7 +144,8 @@ static void fill_resume(struct wait *w, int rc)
 	if (f->stage == FILL_FOLDS) {
 		for (uint32_t i = 0; i < f->regions; i++) {
 			f->differs[i] = f->mine[i] != f->theirs[i];
-			for (uint32_t g = i * REGION_PAGES; !f->differs[i] && g < MIN((i + 1) * REGION_PAGES, f->pages); g++)
+			for (uint32_t g = i * REGION_PAGES;
+			     !f->differs[i] && g < MIN((i + 1) * REGION_PAGES, f->pages); g++)
 				if (f->page[g] == PAGE_UNKNOWN)
 					set_current(f, g);
 		}
@@ -196,7 +200,8 @@ void fill_start(struct member *m, const struct msg_joined *j)
 	m->fill = f;
 	p->r->stats.syncing++;
 	/* The uncommitted tail counts: the target did not get it (Y2). */
-	f->folds = (struct store_folds){ .folds = f->mine, .regions = f->regions, .uncommitted = true };
+	f->folds =
+		(struct store_folds){.folds = f->mine, .regions = f->regions, .uncommitted = true};
 	f->comparing = true;
 	fill_hold(f);
 	rc = store_folds(p->object->store, &f->folds, &f->wait);
@@ -208,8 +213,8 @@ static void ask_versions(struct fill *f)
 {
 	uint8_t body[32];
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_versions q = { .key = { f->object->id, f->primary->tenure, f->member->join },
-				  .region = f->region };
+	struct msg_versions q = {.key = {f->object->id, f->primary->tenure, f->member->join},
+				 .region = f->region};
 
 	msg_versions_encode(&q, &w);
 	session_send(f->member->session, OP_VERSIONS, &w, NULL);
@@ -224,7 +229,7 @@ void fill_versions(struct member *m, const struct msg_versions *v)
 	if (f->stage != FILL_VERSIONS || !f->asked || f->comparing || v->region != f->region)
 		return;
 	f->their_versions = *v;
-	f->versions = (struct store_versions){ .region = f->region, .uncommitted = true };
+	f->versions = (struct store_versions){.region = f->region, .uncommitted = true};
 	f->comparing = true;
 	fill_hold(f);
 	rc = store_page_versions(f->object->store, &f->versions, &f->wait);
@@ -232,7 +237,8 @@ void fill_versions(struct member *m, const struct msg_versions *v)
 		fill_resume(&f->wait, rc);
 }
 
-/* ---- Copying ------------------------------------------------------------------------------------ */
+/* ---- Copying ------------------------------------------------------------------------------------
+ */
 
 static void copy_run(struct copy *c, int rc);
 
@@ -291,9 +297,9 @@ static void copy_send(struct copy *c)
 	struct primary *p = f->primary;
 	struct member *m = f->member;
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_replicate msg = { .key = { f->object->id, p->tenure, m->join } };
+	struct msg_replicate msg = {.key = {f->object->id, p->tenure, m->join}};
 	struct fp128 fps[PAGE_BLOCKS];
-	struct slice payload = { 0 };
+	struct slice payload = {0};
 	uint32_t n = 0;
 
 	for (unsigned i = 0; i < PAGE_BLOCKS && c->data; i++) {
@@ -305,21 +311,23 @@ static void copy_send(struct copy *c)
 			continue;
 		}
 		if (n != i)
-			memcpy(c->buf->data + n * BLOCK_SIZE, c->buf->data + i * BLOCK_SIZE, BLOCK_SIZE);
+			memcpy(c->buf->data + n * BLOCK_SIZE, c->buf->data + i * BLOCK_SIZE,
+			       BLOCK_SIZE);
 		fps[n++] = c->read.fps[i];
 	}
 	msg.fp_count = n;
-	msg.record = (struct record){ .kind = RECORD_COPY,
-				      .version = c->version,
-				      .commit = p->commit,
-				      .block = c->page * PAGE_BLOCKS,
-				      .blocks = PAGE_BLOCKS,
-				      .copy_data = c->data,
-				      .copy_zero = c->zero,
-				      .copy_hole = c->hole,
-				      .copy_damaged = c->damaged };
+	msg.record = (struct record){.kind = RECORD_COPY,
+				     .version = c->version,
+				     .commit = p->commit,
+				     .block = c->page * PAGE_BLOCKS,
+				     .blocks = PAGE_BLOCKS,
+				     .copy_data = c->data,
+				     .copy_zero = c->zero,
+				     .copy_hole = c->hole,
+				     .copy_damaged = c->damaged};
 	if (n)
-		payload = (struct slice){ .buf = c->buf, .data = c->buf->data, .len = n * BLOCK_SIZE };
+		payload =
+			(struct slice){.buf = c->buf, .data = c->buf->data, .len = n * BLOCK_SIZE};
 	msg_replicate_encode(&msg, fps, &w);
 	session_send(m->session, OP_REPLICATE, &w, n ? &payload : NULL);
 	m->bytes_sent += MSG_RECORD_BYTES + payload.len;
@@ -341,7 +349,8 @@ static void copy_run(struct copy *c, int rc)
 			copy_end(c);
 			return;
 		}
-		if (rc < 0 && !(c->stage == COPY_READ && (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT))) {
+		if (rc < 0 &&
+		    !(c->stage == COPY_READ && (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT))) {
 			struct member *m = f->member;
 
 			copy_end(c);
@@ -393,7 +402,8 @@ static void ask_manifest(struct fill *f, struct copy *c, uint32_t page)
 {
 	uint8_t body[32];
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_manifest q = { .key = { f->object->id, f->primary->tenure, f->member->join }, .page = page };
+	struct msg_manifest q = {.key = {f->object->id, f->primary->tenure, f->member->join},
+				 .page = page};
 
 	f->page[page] = PAGE_COPYING;
 	c->page = page;
@@ -414,10 +424,10 @@ void fill_manifest(struct member *m, const struct msg_manifest *x)
 		c->theirs = *x;
 		c->stage = COPY_RANGE;
 		c->wait.resume = copy_resume;
-		c->range = (struct range_entry){ .block = c->page * PAGE_BLOCKS,
-						 .blocks = PAGE_BLOCKS,
-						 .kind = RANGE_READ,
-						 .granted = copy_granted };
+		c->range = (struct range_entry){.block = c->page * PAGE_BLOCKS,
+						.blocks = PAGE_BLOCKS,
+						.kind = RANGE_READ,
+						.granted = copy_granted};
 		memset(&c->mine, 0, sizeof(c->mine));
 		c->mine.page = c->page;
 		if (!rule(RULE_COPY_ORDER)) {
@@ -437,8 +447,9 @@ static void send_complete(struct fill *f)
 	struct primary *p = f->primary;
 	struct member *m = f->member;
 	struct writer w = writer_init_heap(), retry = writer_init_heap();
-	struct msg_replicate msg = { .key = { f->object->id, p->tenure, m->join },
-				     .record = { .kind = RECORD_COMPLETE, .version = p->last, .commit = p->commit } };
+	struct msg_replicate msg = {
+		.key = {f->object->id, p->tenure, m->join},
+		.record = {.kind = RECORD_COMPLETE, .version = p->last, .commit = p->commit}};
 
 	store_retry_encode(f->object->store, &retry);
 	msg.retry = retry.data;
@@ -494,8 +505,8 @@ static void advance(struct fill *f)
 		send_complete(f);
 }
 
-/* Starts whatever can be started now; called after each answer, acknowledgement and tick. Catch-up needs
- * commits, and those begin with serving. */
+/* Starts whatever can be started now; called after each answer, acknowledgement and tick. Catch-up
+ * needs commits, and those begin with serving. */
 void fill_run(struct fill *f)
 {
 	if (!f->member || f->primary->state != PRIMARY_SERVE || f->stage == FILL_FOLDS)
@@ -518,7 +529,8 @@ void fill_end(struct member *m)
 		/* What the store still works on ends by itself. */
 		if (c->stage == COPY_ASKED || c->stage == COPY_RANGE)
 			copy_end(c);
-		else if (c->stage != COPY_FREE && c->in_range && f->primary->state != PRIMARY_ENDED) {
+		else if (c->stage != COPY_FREE && c->in_range &&
+			 f->primary->state != PRIMARY_ENDED) {
 			range_leave(&f->primary->range, &c->range);
 			c->in_range = false;
 		}
@@ -526,7 +538,8 @@ void fill_end(struct member *m)
 	fill_put(f);
 }
 
-/* ---- The target's answers ----------------------------------------------------------------------- */
+/* ---- The target's answers -----------------------------------------------------------------------
+ */
 
 struct question {
 	struct wait wait;
@@ -551,16 +564,23 @@ static void question_resume(struct wait *w, int rc)
 		if (rc < 0 && q->serial == o->in.serial && o->in.session)
 			session_fail(o->in.session, rc);
 	} else if (q->manifest) {
-		struct msg_manifest m = { .key = q->key, .page = q->page.page, .answer = true,
-					  .version = q->page.version, .data = q->page.data,
-					  .zero = q->page.zero, .hole = q->page.hole, .damaged = q->page.damaged };
+		struct msg_manifest m = {.key = q->key,
+					 .page = q->page.page,
+					 .answer = true,
+					 .version = q->page.version,
+					 .data = q->page.data,
+					 .zero = q->page.zero,
+					 .hole = q->page.hole,
+					 .damaged = q->page.damaged};
 
 		memcpy(m.fp64, q->page.fp64, sizeof(m.fp64));
 		msg_manifest_encode(&m, &wr);
 		session_send(o->in.session, OP_MANIFEST, &wr, NULL);
 	} else {
-		struct msg_versions m = { .key = q->key, .region = q->versions.region, .answer = true,
-					  .damaged = q->versions.damaged };
+		struct msg_versions m = {.key = q->key,
+					 .region = q->versions.region,
+					 .answer = true,
+					 .damaged = q->versions.damaged};
 
 		memcpy(m.versions, q->versions.versions, sizeof(m.versions));
 		msg_versions_encode(&m, &wr);

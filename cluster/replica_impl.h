@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the replicator share: sessions, objects, the primary and its members. Included by
- * cluster/replica*.c and tests only.
+/* What the files of the replicator share: sessions, objects, the primary and its members. Included
+ * by cluster/replica*.c and tests only.
  *
  *   replica.c           life of a replicator, the map, stores, objects, tick, what people see
  *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
@@ -9,45 +9,27 @@
  *   replica_catchup.c   the source of a catch-up, and the target's answers (Y2–Y6)
  *   replica_io.c        client operations (W1 Q1–Q3 A1 A2)
  *
- * Work that one event makes possible is not done inside the event: operations go to r->ready, and the
- * end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
+ * Work that one event makes possible is not done inside the event: operations go to r->ready, and
+ * the end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
 #pragma once
 
 #include "cluster/range_queue.h"
 #include "cluster/replica.h"
 #include "cluster/replica_msg.h"
+#include "cluster/replica_rules.h"
 #include "node/base/log.h"
 
-#define PROPOSE_AGAIN_US 250000u
-#define TICK_US 50000u
+#define PROPOSE_AGAIN_US  250000u
+#define TICK_US           50000u
 #define SESSION_BYTES_MAX (32u << 20) /* sent and not acknowledged, per session */
-#define SYNC_BYTES_MAX (8u << 20)     /* copies stop earlier than client writes */
-#define FILL_COPIES_MAX 4u
-#define SESSION_CREDITS MSG_ACK_CREDITS_MAX
-#define OBJECT_OPS_MAX 256u
-#define USED_US 3000000u /* a session counts as in use this long after an operation */
+#define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
+#define FILL_COPIES_MAX   4u
+#define SESSION_CREDITS   MSG_ACK_CREDITS_MAX
+#define OBJECT_OPS_MAX    256u
+#define USED_US           3000000u /* a session counts as in use this long after an operation */
 
-/* Rules that a test may leave out, to see that the simulator finds the hole. Always 0 in a product. */
-enum replica_rule {
-	RULE_ACK_ALL = 1 << 0,	   /* W4: commit needs all of want */
-	RULE_READ_LEASE = 1 << 1,  /* Q2: lease checked with the data in hand */
-	RULE_FENCE = 1 << 2,	   /* N5: no grants while a fence is owed */
-	RULE_PROMOTE = 1 << 3,	   /* Y6: promotion only after all pages are current */
-	RULE_COPY_ORDER = 1 << 4,  /* Y3: a copy waits for the writes ahead of it */
-	RULE_CUT = 1 << 5,	   /* T1: a member cuts its foreign tail */
-	RULE_JOIN_COMMIT = 1 << 6, /* L1: a commit number counts only after JOIN in its tenure */
-	RULE_WANT = 1 << 7,	   /* C1: proposed promotions count */
-	RULE_GRACE = 1 << 8,	   /* T2: wait for fences or the grace time */
-	RULE_RETRY = 1 << 9,	   /* A1: a known request is not applied again */
-	RULE_SKIP = 1 << 10,	   /* Y1: no payload to pages that are not current */
-	RULE_TOUCHED = 1 << 11,	   /* Y2: a page written meanwhile is not made current by a comparison */
-	RULE_UPTIME = 1 << 12,	   /* T2: up for the grace time before serving */
-	RULE_DROP_APPLIED = 1 << 13, /* C1: a dropped member leaves when the drop is applied */
-};
-extern uint32_t replica_rules_off;
-static inline bool rule(enum replica_rule x) { return !(replica_rules_off & (uint32_t)x); }
-
-/* ---- Groups and sessions ----------------------------------------------------------------------- */
+/* ---- Groups and sessions -----------------------------------------------------------------------
+ */
 
 struct group { /* a disk group of this node */
 	struct list link;
@@ -94,7 +76,7 @@ struct session {
 	unsigned their_count, our_count;
 };
 
-struct peer { /* what is known of a node, over all streams of this shard */
+struct peer {                 /* what is known of a node, over all streams of this shard */
 	uint32_t incarnation; /* highest met in an authenticated hello */
 	uint64_t down_us, refused_us;
 	bool refused;
@@ -104,8 +86,8 @@ struct peer { /* what is known of a node, over all streams of this shard */
 	uint64_t gone_us[SHARDS_MAX];  /* since when the stream is down; 0: up */
 };
 
-/* A peer joined this object here in `tenure` on `session`: until FENCED, or the grace time after the
- * last grant, it may believe that it holds a lease (N5, T2). */
+/* A peer joined this object here in `tenure` on `session`: until FENCED, or the grace time after
+ * the last grant, it may believe that it holds a lease (N5, T2). */
 struct hold {
 	struct list in_object, in_session;
 	struct object *object;
@@ -114,7 +96,8 @@ struct hold {
 	bool owed;
 };
 
-/* ---- Objects ------------------------------------------------------------------------------------ */
+/* ---- Objects ------------------------------------------------------------------------------------
+ */
 
 enum inbound_state { IN_NONE, IN_HEADER, IN_FOLDS, IN_JOINED };
 
@@ -123,7 +106,7 @@ struct inbound { /* this replica as a member of somebody's tenure */
 	struct session *session;
 	uint32_t tenure, join;
 	unsigned serial; /* of the attempt, so that late completions are known as such */
-	unsigned puts;	 /* headers on their way to the disk */
+	unsigned puts;   /* headers on their way to the disk */
 	bool syncing;
 	uint64_t next_seq; /* 0: any (the first record after a syncing JOIN) */
 	struct version durable, commit;
@@ -140,13 +123,13 @@ struct object {
 	uint64_t id;
 	bool listed, dirty, creating, diverged, resigning, in_busy;
 	struct map_object config; /* as applied last */
-	int me;			  /* index of this node's replica in config.member, or -1 */
+	int me;                   /* index of this node's replica in config.member, or -1 */
 	struct group *group;
 	struct store_object *store;
 	uint32_t gen;
-	uint32_t seen; /* ≥ the header's; the header's is on its way */
+	uint32_t seen;    /* ≥ the header's; the header's is on its way */
 	uint32_t stopped; /* tenures up to this one were stopped here (fence, or ended) */
-	unsigned refs;	  /* asynchronous calls under way */
+	unsigned refs;    /* asynchronous calls under way */
 	struct list holds;
 	struct inbound in;
 	struct primary *primary;
@@ -187,7 +170,14 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	struct fill *fill;
 };
 
-enum primary_state { PRIMARY_EPOCH, PRIMARY_TAIL, PRIMARY_JOIN, PRIMARY_FENCE, PRIMARY_SERVE, PRIMARY_ENDED };
+enum primary_state {
+	PRIMARY_EPOCH,
+	PRIMARY_TAIL,
+	PRIMARY_JOIN,
+	PRIMARY_FENCE,
+	PRIMARY_SERVE,
+	PRIMARY_ENDED
+};
 
 struct primary { /* one tenure of this node */
 	struct object *object;
@@ -211,9 +201,20 @@ struct primary { /* one tenure of this node */
 	bool tail_waiting; /* for memory */
 };
 
-/* ---- Operations --------------------------------------------------------------------------------- */
+/* ---- Operations ---------------------------------------------------------------------------------
+ */
 
-enum op_stage { OP_ADMIT, OP_RANGE, OP_LOOKUP, OP_REPAIR, OP_MERGE, OP_GATE, OP_COMMIT, OP_LEASE, OP_REPLY };
+enum op_stage {
+	OP_ADMIT,
+	OP_RANGE,
+	OP_LOOKUP,
+	OP_REPAIR,
+	OP_MERGE,
+	OP_GATE,
+	OP_COMMIT,
+	OP_LEASE,
+	OP_REPLY
+};
 
 struct io_op {
 	struct list link;  /* primary->ops */
@@ -224,7 +225,7 @@ struct io_op {
 	struct io_exec *io;
 	struct wait *owner;
 	enum op_stage stage;
-	int rc;		/* of what the stage waited for */
+	int rc;         /* of what the stage waited for */
 	bool in_flight; /* the store holds part of this struct */
 	bool answered, in_range, merge, whole;
 	uint8_t kind, status;
@@ -289,94 +290,17 @@ struct replicator {
 };
 
 /* Clock for leases: read now (N6). */
-static inline uint64_t now_us(struct replicator *r) { return loop_boot_us(r->loop); }
-static inline uint64_t ms(uint32_t n) { return (uint64_t)n * 1000; }
+static inline uint64_t now_us(struct replicator *r)
+{
+	return loop_boot_us(r->loop);
+}
+static inline uint64_t ms(uint32_t n)
+{
+	return (uint64_t)n * 1000;
+}
 static inline struct version version_min(struct version a, struct version b)
 {
 	return version_cmp(a, b) < 0 ? a : b;
 }
 
-/* replica.c */
-void replica_arm(struct replicator *r); /* the end-of-turn hook */
-struct object *object_find(struct replicator *r, uint64_t id);
-void object_busy(struct object *o); /* the tick looks at it */
-void object_hold(struct object *o);
-void object_release(struct object *o);
-uint32_t object_blocks(struct object *o); /* 0: volume unknown */
-bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
-void replica_propose(struct replicator *r, const struct object_change *c);
-void group_fail(struct group *g, int code);
-void object_fail(struct object *o, int rc);
-void group_wait_space(struct group *g);
-struct group *replica_group(struct replicator *r, uint16_t id);
-void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
-	PRINTF_LIKE(4, 5);
-
-/* replica_session.c */
-struct session *session_for(struct replicator *r, const struct object *o, uint16_t node); /* live or NULL */
-unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node);
-bool session_lease_valid(const struct session *s, uint64_t now);
-void session_want_lease(struct session *s);
-void session_tick(struct replicator *r, uint64_t now);
-void session_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload);
-void session_fail(struct session *s, int reason);
-void hold_add(struct object *o, struct session *s, uint32_t tenure);
-void fence_older(struct object *o); /* seen was raised: owe FENCE to every older join */
-bool holds_clear(struct object *o, uint32_t tenure, uint64_t now);
-void holds_drop_all(struct object *o);
-void session_acks(struct replicator *r);
-struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group);
-void session_credit_top_up(struct session *s, struct group *g);
-void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
-bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
-
-/* replica_primary.c */
-void primary_start(struct object *o);
-void primary_end(struct object *o, const char *why);
-void primary_reconfigure(struct primary *p);
-void primary_session_up(struct primary *p, struct session *s);
-void primary_member_down(struct member *m);
-void primary_joined(struct session *s, const struct msg_joined *m);
-void primary_stale(struct session *s, const struct msg_stale *m);
-void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now);
-bool primary_tick(struct primary *p, uint64_t now); /* still busy? */
-void primary_check(struct primary *p);
-void primary_advance(struct primary *p);
-void primary_append(struct primary *p, struct outgoing *out); /* version given: keep and send */
-void primary_send(struct primary *p, struct member *m, struct outgoing *out);
-void primary_put(struct primary *p); /* a reference less */
-bool primary_leased(struct primary *p, const char **waits_for); /* fresh clock; asks for what is missing */
-struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
-void member_unjoin(struct member *m, uint64_t retry_us);
-const char *primary_state_text(struct primary *p);
-void propose_drop(struct object *o, const struct map_member *who);
-void propose_takeover(struct object *o);
-
-/* replica_member.c */
-void inbound_join(struct session *s, const struct msg_join *m);
-void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload);
-void inbound_void(struct object *o);
-void inbound_space(struct object *o);
-void inbound_repair_read(struct session *s, const struct msg_repair_read *m);
-struct object *inbound_find(struct session *s, const struct msg_key *k); /* joined by s under this key */
-uint32_t epoch_tenure(const struct epoch_entry *e, unsigned count, uint64_t seq); /* 0: before the table */
-
-/* replica_catchup.c */
-void fill_start(struct member *m, const struct msg_joined *j);
-void fill_end(struct member *m);
-void fill_run(struct fill *f);
-void fill_versions(struct member *m, const struct msg_versions *v);
-void fill_manifest(struct member *m, const struct msg_manifest *x);
-uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all);
-bool fill_complete(const struct fill *f);
-uint32_t fill_left(const struct fill *f);
-void target_versions(struct session *s, const struct msg_versions *q);
-void target_manifest(struct session *s, const struct msg_manifest *q);
-
-/* replica_io.c */
-void ops_run(struct replicator *r);
-void ops_destroy(struct replicator *r);
-void ops_end(struct primary *p); /* the tenure's end: RETRY for all */
-void op_committed(struct io_op *op);
-void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
-const char *op_stage_name(enum op_stage s);
+#include "cluster/replica_calls.h"

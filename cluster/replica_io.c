@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Client operations at the primary: admission (W1), the range queue (Q1), reads under leases (Q2), repair
- * from another replica (Q3), late duplicates (A1), fencing of clients (A2). One operation is one struct
- * io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
+/* Client operations at the primary: admission (W1), the range queue (Q1), reads under leases (Q2),
+ * repair from another replica (Q3), late duplicates (A1), fencing of clients (A2). One operation is
+ * one struct io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US 500000u
@@ -27,8 +27,8 @@ static void op_granted(struct range_entry *e)
 	op_ready(container_of(e, struct io_op, range), 0);
 }
 
-/* Waits for something that many wait for: leases, credits, log space, memory. Tried again when any of it
- * changed, and at each tick. */
+/* Waits for something that many wait for: leases, credits, log space, memory. Tried again when any
+ * of it changed, and at each tick. */
 static int op_park(struct io_op *op, const char *what)
 {
 	op->waits_for = what;
@@ -40,7 +40,8 @@ static int op_park(struct io_op *op, const char *what)
 	return PENDING;
 }
 
-/* ---- The end ------------------------------------------------------------------------------------ */
+/* ---- The end ------------------------------------------------------------------------------------
+ */
 
 static void op_answer(struct io_op *op)
 {
@@ -90,16 +91,19 @@ static int op_finish(struct io_op *op, uint8_t status)
 	return 0;
 }
 
-/* The tenure's end: everybody is told RETRY. What the store still works on is freed at its resume. */
+/* The tenure's end: everybody is told RETRY. What the store still works on is freed at its resume.
+ */
 void ops_end(struct primary *p)
 {
 	struct io_op *op, *tmp;
 
-	list_for_each(op, &p->ops, link) {
+	list_for_each(op, &p->ops, link)
+	{
 		list_del(&op->out.link);
 		op->out.op = NULL;
 	}
-	list_for_each_safe(op, tmp, &p->ops, link) {
+	list_for_each_safe(op, tmp, &p->ops, link)
+	{
 		list_del(&op->ready);
 		list_del(&op->link);
 		op->in_range = false;
@@ -111,7 +115,8 @@ void ops_end(struct primary *p)
 	}
 }
 
-/* ---- Admission ---------------------------------------------------------------------------------- */
+/* ---- Admission ----------------------------------------------------------------------------------
+ */
 
 /* A2: by the map as applied here. Only what changes data is fenced; reads need no attachment. */
 static uint8_t attachment_status(struct io_op *op)
@@ -137,13 +142,14 @@ static uint8_t admission_status(struct io_op *op)
 
 	if (!o || !o->listed)
 		return IO_NOT_PRIMARY;
-	if (q->length > IO_MAX_BYTES || !q->length || (uint64_t)q->offset + q->length >
-						      (uint64_t)object_blocks(o) * BLOCK_SIZE)
+	if (q->length > IO_MAX_BYTES || !q->length ||
+	    (uint64_t)q->offset + q->length > (uint64_t)object_blocks(o) * BLOCK_SIZE)
 		return IO_INVALID;
 	if (q->kind < IO_READ || q->kind > IO_STATUS || op->blocks > RECORD_BLOCKS_MAX)
 		return IO_INVALID;
-	if (q->kind == IO_WRITE && (op->io->payload.len != q->length ||
-				    !io_payload_check(op->io->payload.data, q->offset, q->length, q->fps)))
+	if (q->kind == IO_WRITE &&
+	    (op->io->payload.len != q->length ||
+	     !io_payload_check(op->io->payload.data, q->offset, q->length, q->fps)))
 		return IO_INVALID;
 	if (q->replica_gen && q->replica_gen != o->gen)
 		return IO_NOT_PRIMARY;
@@ -158,8 +164,8 @@ static uint8_t admission_status(struct io_op *op)
 	return attachment_status(op);
 }
 
-/* Blocks and kind that the request means. A trim is rounded inwards; zeroes that do not fill their blocks
- * become a write of zeroes. */
+/* Blocks and kind that the request means. A trim is rounded inwards; zeroes that do not fill their
+ * blocks become a write of zeroes. */
 static void op_shape(struct io_op *op)
 {
 	const struct io_request *q = op->io->request;
@@ -173,7 +179,9 @@ static void op_shape(struct io_op *op)
 	op->whole = q->offset % BLOCK_SIZE == 0 && q->length % BLOCK_SIZE == 0;
 	if (q->kind == IO_TRIM && !op->whole) {
 		op->block = (uint32_t)(((uint64_t)q->offset + BLOCK_SIZE - 1) >> BLOCK_SHIFT);
-		op->blocks = end >> BLOCK_SHIFT > op->block ? (uint32_t)(end >> BLOCK_SHIFT) - op->block : 0;
+		op->blocks = end >> BLOCK_SHIFT > op->block
+				     ? (uint32_t)(end >> BLOCK_SHIFT) - op->block
+				     : 0;
 		op->whole = true;
 	}
 	op->merge = !op->whole && (q->kind == IO_WRITE || q->kind == IO_ZEROES);
@@ -197,16 +205,19 @@ static int op_admit(struct io_op *op)
 	object_busy(op->object);
 	op->stage = OP_RANGE;
 	op->waits_for = "operations ahead of it in its range";
-	op->range = (struct range_entry){ .block = op->block,
-					  .blocks = op->blocks,
-					  .kind = op->merge ? RANGE_MERGE :
-						  op->kind == IO_READ || op->kind == IO_STATUS ? RANGE_READ : RANGE_WRITE,
-					  .granted = op_granted };
+	op->range = (struct range_entry){.block = op->block,
+					 .blocks = op->blocks,
+					 .kind = op->merge ? RANGE_MERGE
+						 : op->kind == IO_READ || op->kind == IO_STATUS
+							 ? RANGE_READ
+							 : RANGE_WRITE,
+					 .granted = op_granted};
 	op->in_range = true;
 	return range_enter(&p->range, &op->range) ? 0 : PENDING;
 }
 
-/* ---- Lookup, repair, merge ---------------------------------------------------------------------- */
+/* ---- Lookup, repair, merge ----------------------------------------------------------------------
+ */
 
 static int op_lookup(struct io_op *op)
 {
@@ -217,7 +228,8 @@ static int op_lookup(struct io_op *op)
 		b = buf_get(op->r->pool, op->blocks * BLOCK_SIZE);
 		if (!b)
 			return op_park(op, "memory");
-		op->data = (struct slice){ .buf = b, .data = b->data, .len = op->blocks * BLOCK_SIZE };
+		op->data =
+			(struct slice){.buf = b, .data = b->data, .len = op->blocks * BLOCK_SIZE};
 	}
 	op->stage = OP_REPAIR;
 	op->waits_for = "the store";
@@ -240,7 +252,8 @@ static uint32_t next_bad(struct io_op *op, uint32_t *first)
 	while (i < op->blocks && !(op->read.bad[i / 64] >> (i % 64) & 1))
 		i++;
 	*first = i;
-	while (i + n < op->blocks && n < MSG_REPAIR_BLOCKS_MAX && op->read.bad[(i + n) / 64] >> ((i + n) % 64) & 1)
+	while (i + n < op->blocks && n < MSG_REPAIR_BLOCKS_MAX &&
+	       op->read.bad[(i + n) / 64] >> ((i + n) % 64) & 1)
 		n++;
 	return n;
 }
@@ -269,11 +282,11 @@ static int op_repair(struct io_op *op, int rc)
 	op->r->stats.corrupt++;
 	for (; op->repair_member < p->member_count; op->repair_member++) {
 		struct member *m = &p->member[op->repair_member];
-		struct msg_repair_read q = { .key = { op->object->id, p->tenure, m->join },
-					     .ticket = ++op->r->tickets,
-					     .block = op->block + first,
-					     .blocks = n,
-					     .commit = p->commit };
+		struct msg_repair_read q = {.key = {op->object->id, p->tenure, m->join},
+					    .ticket = ++op->r->tickets,
+					    .block = op->block + first,
+					    .blocks = n,
+					    .commit = p->commit};
 
 		if (!m->want || m->state != MEMBER_JOINED)
 			continue;
@@ -296,8 +309,10 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 
 	if (!o || !o->primary || o->primary->tenure != m->key.tenure)
 		return;
-	list_for_each(op, &o->primary->ops, link) {
-		if (op->stage != OP_REPAIR || op->ticket != m->ticket || !op->ticket || op->in_flight)
+	list_for_each(op, &o->primary->ops, link)
+	{
+		if (op->stage != OP_REPAIR || op->ticket != m->ticket || !op->ticket ||
+		    op->in_flight)
 			continue;
 		op->ticket = 0;
 		if (!m->found || m->fp_count != op->repair_blocks) {
@@ -314,7 +329,8 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 				op_ready(op, 0);
 				return;
 			}
-			memcpy(op->data.data + b * BLOCK_SIZE, payload.data + i * BLOCK_SIZE, BLOCK_SIZE);
+			memcpy(op->data.data + b * BLOCK_SIZE, payload.data + i * BLOCK_SIZE,
+			       BLOCK_SIZE);
 			op->read.fps[b] = m->fps[i];
 			op->read.bad[b / 64] &= ~(1ull << (b % 64));
 		}
@@ -348,7 +364,8 @@ static int op_merge(struct io_op *op)
 	return 0;
 }
 
-/* ---- The gate: everything that must hold before a write is logged (W1) --------------------------- */
+/* ---- The gate: everything that must hold before a write is logged (W1)
+ * --------------------------- */
 
 static bool member_credit(struct member *m, uint64_t need, bool *full)
 {
@@ -361,7 +378,8 @@ static bool member_credit(struct member *m, uint64_t need, bool *full)
 	return false;
 }
 
-/* Space credit here and at all of want, taken here; what members are owed is counted when it is sent. */
+/* Space credit here and at all of want, taken here; what members are owed is counted when it is
+ * sent. */
 static int take_credit(struct io_op *op, uint64_t need)
 {
 	struct primary *p = op->primary;
@@ -409,9 +427,10 @@ static int op_append(struct io_op *op)
 	int rc;
 
 	*rec = (struct record){
-		.kind = op->merge || op->kind == IO_WRITE ? RECORD_WRITE :
-			op->kind == IO_TRIM ? RECORD_TRIM : RECORD_ZEROES,
-		.version = { p->tenure, p->last.seq + 1 },
+		.kind = op->merge || op->kind == IO_WRITE ? RECORD_WRITE
+			: op->kind == IO_TRIM             ? RECORD_TRIM
+							  : RECORD_ZEROES,
+		.version = {p->tenure, p->last.seq + 1},
 		.commit = p->commit,
 		.block = op->block,
 		.blocks = op->blocks,
@@ -431,7 +450,8 @@ static int op_append(struct io_op *op)
 		op->out.fps = q->fps;
 	}
 	op->in_flight = true;
-	rc = store_append(op->object->store, &op->append, rec, op->out.payload.data, op->out.fps, &op->wait);
+	rc = store_append(op->object->store, &op->append, rec, op->out.payload.data, op->out.fps,
+			  &op->wait);
 	if (rc != PENDING)
 		op->in_flight = false;
 	if (rc == -ERR_LIMIT) {
@@ -467,8 +487,9 @@ static int op_gate(struct io_op *op)
 		return op_finish(op, status);
 	if (p->state != PRIMARY_SERVE)
 		return op_finish(op, IO_RETRY);
-	switch (rule(RULE_RETRY) ? store_retry_lookup(op->object->store, q->attachment, q->attach_epoch,
-						      q->request, &v) : RETRY_NEW) {
+	switch (rule(RULE_RETRY) ? store_retry_lookup(op->object->store, q->attachment,
+						      q->attach_epoch, q->request, &v)
+				 : RETRY_NEW) {
 	case RETRY_BELOW:
 		return op_finish(op, IO_DUPLICATE);
 	case RETRY_KNOWN: /* it is that write; only the answer is missing */
@@ -498,7 +519,8 @@ void op_committed(struct io_op *op)
 		op_ready(op, 0);
 }
 
-/* ---- Replies ------------------------------------------------------------------------------------ */
+/* ---- Replies ------------------------------------------------------------------------------------
+ */
 
 /* Q2: with the data in hand, still the same tenure and a lease from all of want. */
 static int op_lease(struct io_op *op)
@@ -545,7 +567,7 @@ static void fill_status_reply(struct io_op *op)
 		if (x && x->flags == flags)
 			x->length += next - at;
 		else
-			a->extents[a->extent_count++] = (struct io_extent){ next - at, flags };
+			a->extents[a->extent_count++] = (struct io_extent){next - at, flags};
 		at = next;
 	}
 }
@@ -572,7 +594,8 @@ static void op_reply(struct io_op *op)
 	op_free(op);
 }
 
-/* ---- The machine -------------------------------------------------------------------------------- */
+/* ---- The machine --------------------------------------------------------------------------------
+ */
 
 static int op_error(struct io_op *op, int rc)
 {
@@ -613,13 +636,15 @@ static void op_run(struct io_op *op, int rc)
 		case OP_MERGE:
 			rc = op_merge(op);
 			break;
-		case OP_GATE: /* attachment, duplicate, leases, credits, then the log and the members */
+		case OP_GATE: /* attachment, duplicate, leases, credits, then the log and the
+				 members */
 			rc = op_gate(op);
 			break;
 		case OP_COMMIT:
 			if (op->wanted.seq <= op->primary->commit.seq) {
 				rc = op_finish(op, IO_OK);
-			} else if (list_empty(&op->out.link)) { /* a duplicate waits for its first copy */
+			} else if (list_empty(&op->out.link)) { /* a duplicate waits for its first
+								   copy */
 				rc = op_park(op, "the commit of its first copy");
 			} else { /* durable here */
 				rc = PENDING;
@@ -674,7 +699,8 @@ void ops_run(struct replicator *r)
 	}
 }
 
-/* ---- Entry -------------------------------------------------------------------------------------- */
+/* ---- Entry --------------------------------------------------------------------------------------
+ */
 
 static void op_start(struct replicator *r, struct io_exec *io)
 {
@@ -704,7 +730,7 @@ static void next_waiting(struct replicator *r)
 int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
 {
 	io->wait = w;
-	io->data = (struct slice){ 0 };
+	io->data = (struct slice){0};
 	if (r->ops.used < r->ops.capacity && list_empty(&r->op_waiting))
 		op_start(r, io);
 	else
@@ -720,7 +746,7 @@ void ops_destroy(struct replicator *r)
 	while ((n = list_pop_front(&r->op_waiting))) {
 		struct io_exec *io = list_entry(n, struct io_exec, link);
 
-		*io->reply = (struct io_reply){ .status = IO_RETRY };
+		*io->reply = (struct io_reply){.status = IO_RETRY};
 		wait_resume(io->wait, 0);
 	}
 	while ((n = list_pop_front(&r->ready))) {
@@ -735,29 +761,32 @@ void ops_destroy(struct replicator *r)
 
 const char *op_stage_name(enum op_stage s)
 {
-	static const char *const names[] = { "admit", "range", "lookup", "repair", "merge",
-					     "gate",  "commit", "lease", "reply" };
+	static const char *const names[] = {"admit", "range",  "lookup", "repair", "merge",
+					    "gate",  "commit", "lease",  "reply"};
 
 	return names[s];
 }
 
-void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct replica_op_info *i), void *arg)
+void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct replica_op_info *i),
+		    void *arg)
 {
-	static const char *const kinds[] = { "?", "read", "write", "trim", "zeroes", "status" };
+	static const char *const kinds[] = {"?", "read", "write", "trim", "zeroes", "status"};
 	struct object *o;
 	struct io_op *op;
 
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		if (!o->primary)
 			continue;
-		list_for_each(op, &o->primary->ops, link) {
-			struct replica_op_info i = { .object = o->id,
-						     .age_us = loop_mono_us(r->loop) - op->start_us,
-						     .kind = kinds[op->kind],
-						     .stage = op_stage_name(op->stage),
-						     .waits_for = op->waits_for ? op->waits_for : "",
-						     .offset = op->offset,
-						     .length = op->length };
+		list_for_each(op, &o->primary->ops, link)
+		{
+			struct replica_op_info i = {.object = o->id,
+						    .age_us = loop_mono_us(r->loop) - op->start_us,
+						    .kind = kinds[op->kind],
+						    .stage = op_stage_name(op->stage),
+						    .waits_for = op->waits_for ? op->waits_for : "",
+						    .offset = op->offset,
+						    .length = op->length};
 
 			fn(arg, &i);
 		}

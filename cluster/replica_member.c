@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This replica as a member of somebody's tenure: it cuts what is not in that history, takes records in
- * order, and says what is durable. It never compares, never waits for others and never answers clients. */
+/* This replica as a member of somebody's tenure: it cuts what is not in that history, takes records
+ * in order, and says what is durable. It never compares, never waits for others and never answers
+ * clients. */
 #include "cluster/replica_impl.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static void nak(struct session *s, const struct msg_key *key, enum nak_reason re
 {
 	uint8_t body[64];
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_joined j = { .key = *key, .status = 1, .reason = (uint8_t)reason };
+	struct msg_joined j = {.key = *key, .status = 1, .reason = (uint8_t)reason};
 
 	msg_joined_encode(&j, &w);
 	session_send(s, OP_JOINED, &w, NULL);
@@ -81,10 +82,11 @@ static void take_commit(struct object *o, struct version commit)
 		store_commit(o->store, v);
 }
 
-/* ---- JOIN --------------------------------------------------------------------------------------- */
+/* ---- JOIN ---------------------------------------------------------------------------------------
+ */
 
-/* T1: where this replica's tail leaves the history of the primary. False: it cannot be told (the table
- * does not reach back), or the known commit is not in that history. */
+/* T1: where this replica's tail leaves the history of the primary. False: it cannot be told (the
+ * table does not reach back), or the known commit is not in that history. */
 static enum nak_reason find_cut(struct object *o, const struct msg_join *m, struct version *cut)
 {
 	const struct object_header *h = store_header(o->store);
@@ -110,7 +112,7 @@ static enum nak_reason find_cut(struct object *o, const struct msg_join *m, stru
 		if (!theirs || !mine)
 			return NAK_UNKNOWN_TAIL;
 		if (mine == theirs) {
-			*cut = (struct version){ mine, seq };
+			*cut = (struct version){mine, seq};
 			break;
 		}
 	}
@@ -128,14 +130,14 @@ static void answer(struct joining *j)
 	struct writer w = writer_init(body, sizeof(body));
 
 	in->state = IN_JOINED;
-	m = (struct msg_joined){ .key = j->m.key,
-				 .last = store_last(o->store),
-				 .commit = store_commit_version(o->store) };
+	m = (struct msg_joined){.key = j->m.key,
+				.last = store_last(o->store),
+				.commit = store_commit_version(o->store)};
 	if (j->m.syncing) {
 		m.fold_count = j->folds.regions;
 		memcpy(m.folds, j->fold, 8 * m.fold_count);
 		in->next_seq = 0;
-		in->durable = (struct version){ 0 };
+		in->durable = (struct version){0};
 	} else {
 		in->next_seq = m.last.seq + 1;
 		in->durable = m.last;
@@ -173,8 +175,9 @@ static void joining_run(struct joining *j, int rc)
 			}
 			j->folding = true;
 			o->in.state = IN_FOLDS;
-			j->folds = (struct store_folds){ .folds = j->fold,
-							 .regions = (blocks + REGION_BLOCKS - 1) / REGION_BLOCKS };
+			j->folds = (struct store_folds){.folds = j->fold,
+							.regions = (blocks + REGION_BLOCKS - 1) /
+								   REGION_BLOCKS};
 			rc = store_folds(o->store, &j->folds, &j->wait);
 			continue;
 		}
@@ -218,7 +221,7 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	if (o->seen > m->key.tenure || (o->primary && o->primary->tenure >= m->key.tenure)) {
 		uint8_t body[32];
 		struct writer w = writer_init(body, sizeof(body));
-		struct msg_stale stale = { .key = m->key, .seen = o->seen };
+		struct msg_stale stale = {.key = m->key, .seen = o->seen};
 
 		msg_stale_encode(&stale, &w);
 		session_send(s, OP_STALE, &w, NULL);
@@ -232,8 +235,10 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	if (reason) {
 		if (reason == NAK_DIVERGED) {
 			o->diverged = true;
-			replica_event(s->r, 2, "DATA_DIVERGED", "object %llx: node %u's history does not have a write "
-				      "that is committed here; nothing was cut", (unsigned long long)o->id, s->node);
+			replica_event(s->r, 2, "DATA_DIVERGED",
+				      "object %llx: node %u's history does not have a write "
+				      "that is committed here; nothing was cut",
+				      (unsigned long long)o->id, s->node);
 		}
 		nak(s, &m->key, reason);
 		return;
@@ -246,7 +251,7 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	o->in.tenure = m->key.tenure;
 	o->in.join = m->key.join;
 	o->in.syncing = m->syncing;
-	o->in.commit = (struct version){ 0 };
+	o->in.commit = (struct version){0};
 	o->in.copies = 0;
 	o->in.bytes = 0;
 	j = xcalloc(1, sizeof(*j));
@@ -256,23 +261,25 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	j->wait.resume = joining_resume;
 	object_hold(o);
 	last = store_last(o->store);
-	/* JOINED says what is durable: the header is put again whenever something before it, an earlier
-	 * header or a record of an earlier join, may still be on its way to the disk. */
+	/* JOINED says what is durable: the header is put again whenever something before it, an
+	 * earlier header or a record of an earlier join, may still be on its way to the disk. */
 	if (version_cmp(last, cut) > 0 || !same_table(store_header(o->store), m) || o->in.puts ||
 	    version_cmp(store_durable(o->store), last) < 0) {
 		o->in.puts++;
 		j->putting = true;
-		j->header = (struct object_header){ .seen = m->key.tenure,
-						    .commit = store_commit_version(o->store),
-						    .epoch_count = m->epoch_count };
+		j->header = (struct object_header){.seen = m->key.tenure,
+						   .commit = store_commit_version(o->store),
+						   .epoch_count = m->epoch_count};
 		memcpy(j->header.epochs, m->epochs, sizeof(j->header.epochs));
-		rc = store_put_header(o->store, &j->put, version_cmp(last, cut) > 0 ? RECORD_CUT : RECORD_EPOCH,
+		rc = store_put_header(o->store, &j->put,
+				      version_cmp(last, cut) > 0 ? RECORD_CUT : RECORD_EPOCH,
 				      &j->header, cut, NULL, 0, &j->wait);
 	}
 	joining_run(j, rc);
 }
 
-/* ---- Records ------------------------------------------------------------------------------------ */
+/* ---- Records ------------------------------------------------------------------------------------
+ */
 
 struct object *inbound_find(struct session *s, const struct msg_key *k)
 {
@@ -296,7 +303,8 @@ static void arrival_resume(struct wait *w, int rc)
 		if (a->record.kind == RECORD_COPY || a->record.kind == RECORD_COMPLETE)
 			in->copies++;
 		if (a->record.kind != RECORD_COPY)
-			in->durable = a->record.version.seq > in->durable.seq ? a->record.version : in->durable;
+			in->durable = a->record.version.seq > in->durable.seq ? a->record.version
+									      : in->durable;
 		in->bytes += MSG_RECORD_BYTES + a->payload.len;
 		take_commit(o, in->commit);
 		owe_ack(o);
@@ -319,7 +327,8 @@ static int arrival_log(struct arrival *a)
 		rc = store_put_header(o->store, &a->append, RECORD_COMPLETE, &h, a->record.version,
 				      a->retry, a->retry_len, &a->wait);
 	} else {
-		rc = store_append(o->store, &a->append, &a->record, a->payload.data, a->fps, &a->wait);
+		rc = store_append(o->store, &a->append, &a->record, a->payload.data, a->fps,
+				  &a->wait);
 	}
 	if (rc == -ERR_LIMIT)
 		object_release(o);
@@ -378,7 +387,8 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 	struct inbound *in;
 	const struct record *rec = &m->record;
 	struct arrival *a;
-	bool has_seq = rec->kind == RECORD_WRITE || rec->kind == RECORD_TRIM || rec->kind == RECORD_ZEROES;
+	bool has_seq =
+		rec->kind == RECORD_WRITE || rec->kind == RECORD_TRIM || rec->kind == RECORD_ZEROES;
 
 	if (!o) {
 		return; /* of a join that has ended */
@@ -432,7 +442,8 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 		take_commit(o, rec->commit);
 }
 
-/* ---- Repair reads (Q3): beside the queue, from committed data ------------------------------------ */
+/* ---- Repair reads (Q3): beside the queue, from committed data
+ * ------------------------------------ */
 
 struct repair {
 	struct wait wait;
@@ -443,13 +454,13 @@ struct repair {
 	struct buf *buf;
 };
 
-static void repair_answer(struct replicator *r, uint16_t node, uint16_t stream, const struct msg_repair_read *q,
-			  struct repair *p)
+static void repair_answer(struct replicator *r, uint16_t node, uint16_t stream,
+			  const struct msg_repair_read *q, struct repair *p)
 {
 	uint8_t body[64 + 16 * MSG_REPAIR_BLOCKS_MAX];
 	struct writer w = writer_init(body, sizeof(body));
 	struct session *s = r->peers[node].stream[stream];
-	struct msg_repair_data d = { .key = q->key, .ticket = q->ticket };
+	struct msg_repair_data d = {.key = q->key, .ticket = q->ticket};
 	struct slice data;
 
 	if (!s)
@@ -458,7 +469,8 @@ static void repair_answer(struct replicator *r, uint16_t node, uint16_t stream, 
 		d.found = true;
 		d.fp_count = q->blocks;
 		memcpy(d.fps, p->read.fps, q->blocks * sizeof(struct fp128));
-		data = (struct slice){ .buf = p->buf, .data = p->buf->data, .len = q->blocks * BLOCK_SIZE };
+		data = (struct slice){
+			.buf = p->buf, .data = p->buf->data, .len = q->blocks * BLOCK_SIZE};
 	}
 	msg_repair_data_encode(&d, &w);
 	session_send(s, OP_REPAIR_DATA, &w, p ? &data : NULL);
@@ -469,7 +481,8 @@ static void repair_resume(struct wait *wait, int rc)
 	struct repair *p = container_of(wait, struct repair, wait);
 	struct object *o = p->object;
 
-	/* A later tenure may have cut and rewritten meanwhile: then what was read proves nothing. */
+	/* A later tenure may have cut and rewritten meanwhile: then what was read proves nothing.
+	 */
 	if (o->in.state != IN_JOINED || o->in.tenure != p->m.key.tenure)
 		rc = -ERR_STALE;
 	repair_answer(o->r, p->node, p->stream, &p->m, rc ? NULL : p);

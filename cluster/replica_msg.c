@@ -208,9 +208,9 @@ static bool record_valid(const struct record *c)
 	case RECORD_WRITE:
 	case RECORD_TRIM:
 	case RECORD_ZEROES:
-		return c->blocks >= 1 && c->blocks <= RECORD_BLOCKS_MAX && c->block < OBJECT_BLOCKS_MAX &&
-		       c->blocks <= OBJECT_BLOCKS_MAX - c->block && c->version.seq &&
-		       !(c->skip_mask >> record_pages(c));
+		return c->blocks >= 1 && c->blocks <= RECORD_BLOCKS_MAX &&
+		       c->block < OBJECT_BLOCKS_MAX && c->blocks <= OBJECT_BLOCKS_MAX - c->block &&
+		       c->version.seq && !(c->skip_mask >> record_pages(c));
 	case RECORD_COPY:
 		return c->blocks == PAGE_BLOCKS && c->block % PAGE_BLOCKS == 0 && !c->skip_mask &&
 		       c->block < OBJECT_BLOCKS_MAX &&

@@ -8,36 +8,41 @@
  * BEACON, GRANT   u64 time in µs on the beacon sender's clock; the grant echoes it
  * FENCE, FENCED   u64 object, u32 seen
  * JOIN            key, u32 generation of the addressed replica, u8 flags (1 syncing), u8 epochs,
- *                 u16 group, u32 group incarnation, version last, version commit, epochs × (u32 tenure, u64 first seq)
+ *                 u16 group, u32 group incarnation, version last, version commit,
+ *                 epochs × (u32 tenure, u64 first seq)
  * JOINED          key, u8 status (0 joined, 1 NAK), u8 reason (enum nak_reason), u16 folds,
  *                 version last, version commit, folds × u64
  * STALE           key (of the JOIN refused), u32 seen
  * REPLICATE       key, u8 kind (0: commit announcement), u8 skip mask, u16 fingerprints,
- *                 version commit, version, u32 block, u32 blocks, u32 attachment, u32 attach epoch,
- *                 u64 request, u64 low-water; kind copy: u64 data, zero, hole, damaged masks;
- *                 fingerprints × fp128; kind complete: u32 length and the retry table.
+ *                 version commit, version, u32 block, u32 blocks, u32 attachment,
+ *                 u32 attach epoch, u64 request, u64 low-water;
+ *                 kind copy: u64 data, zero, hole, damaged masks; fingerprints × fp128;
+ *                 kind complete: u32 length and the retry table.
  *                 Payload: one block per fingerprint
  * ACK             u16 log fill (1/10000), u16 credits, u16 entries, u16 0, u32 destaged blocks/s,
- *                 credits × (u16 group, u8 full, u8 0, u64 granted bytes since the session began),
+ *                 credits × (u16 group, u8 full, u8 0, u64 bytes granted in this session),
  *                 entries × (key, version durable, u32 copies and completes, u64 bytes durable in
  *                 this join; a record counts its payload and 256)
- * VERSIONS        key, u32 region, u8 answer (0: a question, and the end); u64 damaged, 64 × version
- * MANIFEST        key, u32 page, u8 answer; version, u64 data, zero, hole, damaged, fp64 × data blocks
+ * VERSIONS        key, u32 region, u8 answer (0: a question, and the end);
+ *                 u64 damaged, 64 × version
+ * MANIFEST        key, u32 page, u8 answer; version, u64 data, zero, hole, damaged,
+ *                 fp64 × data blocks
  * REPAIR_READ     key, u64 ticket, u32 block, u32 blocks (≤ 64), version commit
- * REPAIR_DATA     key, u64 ticket, u8 found, u8 0, u16 fingerprints, fp128 × fingerprints; payload */
+ * REPAIR_DATA     key, u64 ticket, u8 found, u8 0, u16 fingerprints, fp128 × fingerprints; payload
+ */
 #pragma once
 
 #include "net/wire.h"
 #include "node/base/err.h"
 #include "store/store.h"
 
-#define MSG_KEY_SIZE 16u
-#define MSG_REPLICATE_MAX (16u + 4 + 24 + 32 + 32 + 16 * RECORD_BLOCKS_MAX)
-#define MSG_RETRY_MAX (1u << 20)
-#define MSG_FOLDS_MAX (OBJECT_BLOCKS_MAX / REGION_BLOCKS)
-#define MSG_RECORD_BYTES 256u
-#define MSG_ACK_ENTRIES_MAX 256u
-#define MSG_ACK_CREDITS_MAX 8u
+#define MSG_KEY_SIZE          16u
+#define MSG_REPLICATE_MAX     (16u + 4 + 24 + 32 + 32 + 16 * RECORD_BLOCKS_MAX)
+#define MSG_RETRY_MAX         (1u << 20)
+#define MSG_FOLDS_MAX         (OBJECT_BLOCKS_MAX / REGION_BLOCKS)
+#define MSG_RECORD_BYTES      256u
+#define MSG_ACK_ENTRIES_MAX   256u
+#define MSG_ACK_CREDITS_MAX   8u
 #define MSG_REPAIR_BLOCKS_MAX PAGE_BLOCKS
 
 struct msg_key {
@@ -62,12 +67,12 @@ struct msg_join {
 
 enum nak_reason {
 	NAK_NONE = 0,
-	NAK_NO_REPLICA = 1, /* not created yet, or of another generation: ask again later */
-	NAK_GAP = 2,	    /* a record did not follow the one before: join again */
+	NAK_NO_REPLICA = 1,   /* not created yet, or of another generation: ask again later */
+	NAK_GAP = 2,          /* a record did not follow the one before: join again */
 	NAK_UNKNOWN_TAIL = 3, /* the epoch table does not reach back to my tail: drop me */
-	NAK_DIVERGED = 4,   /* my commit is not in this history: nothing was cut */
-	NAK_FULL = 5,	    /* no space for a copy */
-	NAK_FAILED = 6,	    /* my group failed */
+	NAK_DIVERGED = 4,     /* my commit is not in this history: nothing was cut */
+	NAK_FULL = 5,         /* no space for a copy */
+	NAK_FAILED = 6,       /* my group failed */
 };
 
 struct msg_joined {
@@ -155,7 +160,8 @@ void msg_stale_encode(const struct msg_stale *m, struct writer *w);
 int msg_stale_decode(struct reader *r, struct msg_stale *out) MUST_USE;
 /* fps: fp_count fingerprints in memory, beside the message. */
 void msg_replicate_encode(const struct msg_replicate *m, const struct fp128 *fps, struct writer *w);
-int msg_replicate_decode(struct reader *r, uint32_t payload_len, struct msg_replicate *out) MUST_USE;
+int msg_replicate_decode(struct reader *r, uint32_t payload_len,
+			 struct msg_replicate *out) MUST_USE;
 void msg_fps(const struct msg_replicate *m, struct fp128 *out); /* fp_count of them */
 void msg_ack_encode(const struct msg_ack *m, struct writer *w);
 int msg_ack_decode(struct reader *r, struct msg_ack *out) MUST_USE;
@@ -166,7 +172,8 @@ int msg_manifest_decode(struct reader *r, struct msg_manifest *out) MUST_USE;
 void msg_repair_read_encode(const struct msg_repair_read *m, struct writer *w);
 int msg_repair_read_decode(struct reader *r, struct msg_repair_read *out) MUST_USE;
 void msg_repair_data_encode(const struct msg_repair_data *m, struct writer *w);
-int msg_repair_data_decode(struct reader *r, uint32_t payload_len, struct msg_repair_data *out) MUST_USE;
+int msg_repair_data_decode(struct reader *r, uint32_t payload_len,
+			   struct msg_repair_data *out) MUST_USE;
 
 /* Pages that a record's range touches, and which of its blocks travel: the blocks of pages that the
  * skip mask does not name. */

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tenure: from the epoch record over the joins to serving, and its end. Commits are computed over
- * want = the members that are `in`, and those whose promotion was proposed and is unresolved (C1). A
- * configuration changes only by applied map changes, never because something was proposed. */
+ * want = the members that are `in`, and those whose promotion was proposed and is unresolved (C1).
+ * A configuration changes only by applied map changes, never because something was proposed. */
 #include "cluster/replica_impl.h"
 
 #include <stdlib.h>
 
 #define JOIN_AGAIN_US 50000u
 
-/* ---- Proposals ---------------------------------------------------------------------------------- */
+/* ---- Proposals ----------------------------------------------------------------------------------
+ */
 
 static struct object_change change_for(struct object *o, enum object_op op)
 {
-	return (struct object_change){ .op = op,
-				       .object = o->id,
-				       .epoch = o->config.epoch,
-				       .node = o->r->node,
-				       .incarnation = o->r->incarnation,
-				       .proposer = o->r->node };
+	return (struct object_change){.op = op,
+				      .object = o->id,
+				      .epoch = o->config.epoch,
+				      .node = o->r->node,
+				      .incarnation = o->r->incarnation,
+				      .proposer = o->r->node};
 }
 
 void propose_drop(struct object *o, const struct map_member *who)
@@ -50,7 +51,8 @@ static void propose_promote(struct member *m)
 	replica_propose(o->r, &c);
 }
 
-/* ---- Members ------------------------------------------------------------------------------------ */
+/* ---- Members ------------------------------------------------------------------------------------
+ */
 
 struct member *primary_member(struct primary *p, const struct session *s, uint32_t join)
 {
@@ -61,13 +63,15 @@ struct member *primary_member(struct primary *p, const struct session *s, uint32
 	return NULL;
 }
 
-/* The join is void: nothing that was sent in it counts, and nothing is remembered of a catch-up (Y5). */
+/* The join is void: nothing that was sent in it counts, and nothing is remembered of a catch-up
+ * (Y5). */
 void member_unjoin(struct member *m, uint64_t retry_us)
 {
 	if (m->fill)
 		fill_end(m);
 	if (m->session) {
-		m->session->unacked_bytes -= MIN(m->bytes_sent - m->bytes_acked, m->session->unacked_bytes);
+		m->session->unacked_bytes -=
+			MIN(m->bytes_sent - m->bytes_acked, m->session->unacked_bytes);
 		list_del(&m->in_session);
 	}
 	m->session = NULL;
@@ -90,17 +94,17 @@ static void join(struct member *m)
 	struct session *s = session_for(o->r, o, m->node);
 	uint8_t body[64 + 12 * EPOCHS_MAX];
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_join j = { .key = { .object = o->id, .tenure = p->tenure, .join = ++p->joins },
-			      .gen = m->id.gen,
-			      .group = m->id.group,
-			      .group_incarnation = m->id.group_incarnation,
-			      .syncing = !m->want,
-			      .last = p->last,
-			      .commit = p->commit,
-			      .epoch_count = p->header.epoch_count };
+	struct msg_join j = {.key = {.object = o->id, .tenure = p->tenure, .join = ++p->joins},
+			     .gen = m->id.gen,
+			     .group = m->id.group,
+			     .group_incarnation = m->id.group_incarnation,
+			     .syncing = !m->want,
+			     .last = p->last,
+			     .commit = p->commit,
+			     .epoch_count = p->header.epoch_count};
 
-	if (!s || m->state != MEMBER_IDLE || p->state == PRIMARY_EPOCH || p->state == PRIMARY_TAIL ||
-	    p->state == PRIMARY_ENDED)
+	if (!s || m->state != MEMBER_IDLE || p->state == PRIMARY_EPOCH ||
+	    p->state == PRIMARY_TAIL || p->state == PRIMARY_ENDED)
 		return;
 	memcpy(j.epochs, p->header.epochs, sizeof(j.epochs));
 	msg_join_encode(&j, &w);
@@ -130,12 +134,14 @@ void primary_session_up(struct primary *p, struct session *s)
 	object_busy(p->object);
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------------------------------
+ */
 
-/* The blocks of pages that are not skipped, gathered from the payload. Contiguous in all but rare cases:
- * a run of whole pages is cut out of the middle only when a page between two current ones is stale. */
-static bool payload_without(const struct outgoing *out, uint8_t skip, struct replicator *r, struct slice *cut,
-			    struct fp128 *fps, unsigned *count)
+/* The blocks of pages that are not skipped, gathered from the payload. Contiguous in all but rare
+ * cases: a run of whole pages is cut out of the middle only when a page between two current ones is
+ * stale. */
+static bool payload_without(const struct outgoing *out, uint8_t skip, struct replicator *r,
+			    struct slice *cut, struct fp128 *fps, unsigned *count)
 {
 	const struct record *c = &out->record;
 	uint32_t first = c->block >> PAGE_SHIFT, n = 0;
@@ -144,7 +150,7 @@ static bool payload_without(const struct outgoing *out, uint8_t skip, struct rep
 	for (uint32_t i = 0; i < c->blocks; i++)
 		n += !(skip >> (((c->block + i) >> PAGE_SHIFT) - first) & 1);
 	*count = n;
-	*cut = (struct slice){ 0 };
+	*cut = (struct slice){0};
 	if (!n)
 		return true;
 	b = buf_get(r->pool, n * BLOCK_SIZE);
@@ -157,7 +163,7 @@ static bool payload_without(const struct outgoing *out, uint8_t skip, struct rep
 		memcpy(b->data + n * BLOCK_SIZE, out->payload.data + i * BLOCK_SIZE, BLOCK_SIZE);
 		fps[n++] = out->fps[i];
 	}
-	*cut = (struct slice){ .buf = b, .data = b->data, .len = n * BLOCK_SIZE };
+	*cut = (struct slice){.buf = b, .data = b->data, .len = n * BLOCK_SIZE};
 	return true;
 }
 
@@ -166,16 +172,20 @@ void primary_send(struct primary *p, struct member *m, struct outgoing *out)
 	static _Thread_local uint8_t body[MSG_REPLICATE_MAX];
 	static _Thread_local struct fp128 fps[RECORD_BLOCKS_MAX];
 	struct writer w = writer_init(body, sizeof(body));
-	struct msg_replicate msg = { .key = { p->object->id, p->tenure, m->join }, .record = out->record };
-	struct slice cut = { 0 };
+	struct msg_replicate msg = {.key = {p->object->id, p->tenure, m->join},
+				    .record = out->record};
+	struct slice cut = {0};
 	uint64_t cost;
 	bool skip_all = false;
 
 	if (m->fill) {
-		struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
+		struct credit *c =
+			credit_find(m->session->theirs, &m->session->their_count, m->id.group);
 
 		/* Y5: out of credit, it goes as skip and its pages are not current any more. */
-		cost = out->record.kind == RECORD_WRITE ? (uint64_t)out->record.blocks * STORE_BYTES_PER_BLOCK : 0;
+		cost = out->record.kind == RECORD_WRITE
+			       ? (uint64_t)out->record.blocks * STORE_BYTES_PER_BLOCK
+			       : 0;
 		skip_all = !m->want && cost && (!c || c->granted - c->spent < cost);
 		msg.record.skip_mask = fill_skip_mask(m->fill, &out->record, skip_all);
 	}
@@ -193,7 +203,8 @@ void primary_send(struct primary *p, struct member *m, struct outgoing *out)
 		msg_replicate_encode(&msg, out->fps, &w);
 	}
 	if (msg.fp_count) {
-		struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
+		struct credit *c =
+			credit_find(m->session->theirs, &m->session->their_count, m->id.group);
 
 		if (c)
 			c->spent += (uint64_t)msg.fp_count * STORE_BYTES_PER_BLOCK;
@@ -230,8 +241,8 @@ static void announce(struct primary *p)
 	for (unsigned i = 0; i < p->member_count; i++) {
 		struct member *m = &p->member[i];
 		struct writer w = writer_init(body, sizeof(body));
-		struct msg_replicate msg = { .key = { p->object->id, p->tenure, m->join },
-					     .record = { .commit = p->commit } };
+		struct msg_replicate msg = {.key = {p->object->id, p->tenure, m->join},
+					    .record = {.commit = p->commit}};
 
 		if (m->state != MEMBER_JOINED)
 			continue;
@@ -241,7 +252,8 @@ static void announce(struct primary *p)
 	p->announced = p->commit;
 }
 
-/* ---- Commit ------------------------------------------------------------------------------------- */
+/* ---- Commit -------------------------------------------------------------------------------------
+ */
 
 static uint64_t own_durable_seq(const struct object *o)
 {
@@ -258,7 +270,8 @@ static uint64_t settled_seq(struct primary *p)
 
 		if (!m->want || (!rule(RULE_ACK_ALL) && p->state == PRIMARY_SERVE))
 			continue;
-		seq = MIN(seq, m->state == MEMBER_JOINED || p->state == PRIMARY_SERVE ? m->acked.seq : 0);
+		seq = MIN(seq, m->state == MEMBER_JOINED || p->state == PRIMARY_SERVE ? m->acked.seq
+										      : 0);
 	}
 	return seq;
 }
@@ -318,7 +331,8 @@ void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now)
 	m = primary_member(p, s, e->key.join);
 	if (!m || m->state != MEMBER_JOINED)
 		return;
-	if (e->durable.seq > p->last.seq || e->copies > m->copies_sent || e->bytes > m->bytes_sent) {
+	if (e->durable.seq > p->last.seq || e->copies > m->copies_sent ||
+	    e->bytes > m->bytes_sent) {
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
@@ -338,13 +352,15 @@ void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now)
 		fill_run(m->fill);
 }
 
-/* ---- Takeover ----------------------------------------------------------------------------------- */
+/* ---- Takeover -----------------------------------------------------------------------------------
+ */
 
 static void serve(struct primary *p)
 {
 	p->state = PRIMARY_SERVE;
-	log_info("replica", "serving", "object=%llx tenure=%u after_us=%llu", (unsigned long long)p->object->id,
-		 p->tenure, (unsigned long long)(now_us(p->r) - p->start_us));
+	log_info("replica", "serving", "object=%llx tenure=%u after_us=%llu",
+		 (unsigned long long)p->object->id, p->tenure,
+		 (unsigned long long)(now_us(p->r) - p->start_us));
 	p->r->stats.takeovers++;
 	p->r->gate_open = true;
 	replica_arm(p->r);
@@ -394,7 +410,7 @@ static void tail_keep(struct primary *p)
 	out->record = p->tail->record;
 	out->record.skip_mask = 0;
 	out->payload = p->tail->payload;
-	p->tail->payload = (struct slice){ 0 };
+	p->tail->payload = (struct slice){0};
 	n = record_payload_blocks(&out->record);
 	if (n) {
 		out->fp_buf = buf_heap(BLOCK_SIZE);
@@ -416,7 +432,8 @@ static void tail_failed(struct primary *p, int rc)
 		return;
 	}
 	if (rc == -ERR_CORRUPT || rc == -ENODATA) {
-		replica_event(p->r, 2, "TAIL_UNREADABLE", "object %llx: its log tail cannot be read here (%s)",
+		replica_event(p->r, 2, "TAIL_UNREADABLE",
+			      "object %llx: its log tail cannot be read here (%s)",
 			      (unsigned long long)o->id, err_name(rc));
 		o->resigning = true;
 		primary_end(o, "its log tail cannot be read");
@@ -437,8 +454,9 @@ static void tail_run(struct primary *p, int rc)
 			primary_put(p);
 			return;
 		}
-		after = list_empty(&p->outgoing) ? p->commit :
-						   list_last(&p->outgoing, struct outgoing, link)->record.version;
+		after = list_empty(&p->outgoing)
+				? p->commit
+				: list_last(&p->outgoing, struct outgoing, link)->record.version;
 		if (rc == 0 && p->tail->record.version.seq > after.seq) {
 			tail_keep(p);
 			after = p->tail->record.version;
@@ -494,7 +512,8 @@ static void table_begin_tenure(struct object_header *h, uint32_t tenure, uint64_
 		memmove(h->epochs, h->epochs + 1, (EPOCHS_MAX - 1) * sizeof(h->epochs[0]));
 		h->epoch_count--;
 	}
-	h->epochs[h->epoch_count++] = (struct epoch_entry){ .tenure = tenure, .first_seq = first_seq };
+	h->epochs[h->epoch_count++] =
+		(struct epoch_entry){.tenure = tenure, .first_seq = first_seq};
 }
 
 static void members_from_config(struct primary *p);
@@ -530,11 +549,13 @@ void primary_start(struct object *o)
 	fence_older(o);
 	object_busy(o);
 	log_info("replica", "taking over", "object=%llx tenure=%u last=%u/%llu commit=%u/%llu",
-		 (unsigned long long)o->id, p->tenure, p->last.tenure, (unsigned long long)p->last.seq,
-		 p->commit.tenure, (unsigned long long)p->commit.seq);
+		 (unsigned long long)o->id, p->tenure, p->last.tenure,
+		 (unsigned long long)p->last.seq, p->commit.tenure,
+		 (unsigned long long)p->commit.seq);
 	object_hold(o);
 	p->refs++;
-	rc = store_put_header(o->store, &p->put, RECORD_EPOCH, &p->header, p->last, NULL, 0, &p->put_wait);
+	rc = store_put_header(o->store, &p->put, RECORD_EPOCH, &p->header, p->last, NULL, 0,
+			      &p->put_wait);
 	if (rc != PENDING)
 		put_resume(&p->put_wait, rc);
 }
@@ -555,8 +576,8 @@ void primary_end(struct object *o, const char *why)
 
 	if (!p)
 		return;
-	log_info("replica", "no longer primary", "object=%llx tenure=%u why=\"%s\"", (unsigned long long)o->id,
-		 p->tenure, why);
+	log_info("replica", "no longer primary", "object=%llx tenure=%u why=\"%s\"",
+		 (unsigned long long)o->id, p->tenure, why);
 	o->primary = NULL;
 	o->stopped = MAX(o->stopped, p->tenure);
 	p->state = PRIMARY_ENDED;
@@ -575,11 +596,13 @@ void primary_end(struct object *o, const char *why)
 	primary_put(p);
 }
 
-/* ---- Configuration ------------------------------------------------------------------------------ */
+/* ---- Configuration ------------------------------------------------------------------------------
+ */
 
 static bool same_replica(const struct map_member *a, const struct map_member *b)
 {
-	return a->group == b->group && a->group_incarnation == b->group_incarnation && a->gen == b->gen;
+	return a->group == b->group && a->group_incarnation == b->group_incarnation &&
+	       a->gen == b->gen;
 }
 
 static uint16_t node_of(struct replicator *r, const struct map_member *mb)
@@ -598,7 +621,8 @@ static void members_from_config(struct primary *p)
 
 		if ((int)i == o->me)
 			continue;
-		*m = (struct member){ .primary = p, .id = o->config.member[i], .in = o->config.member[i].in };
+		*m = (struct member){
+			.primary = p, .id = o->config.member[i], .in = o->config.member[i].in};
 		m->want = m->in;
 		m->node = node_of(p->r, &m->id);
 		list_init(&m->in_session);
@@ -624,7 +648,8 @@ void primary_reconfigure(struct primary *p)
 			continue;
 		}
 		member_unjoin(m, 0);
-		/* The array is compact; list links and fills point into it, so they are made anew. */
+		/* The array is compact; list links and fills point into it, so they are made anew.
+		 */
 		for (j = i; j < p->member_count; j++)
 			member_unjoin(&p->member[j], 0);
 		memmove(m, m + 1, (p->member_count - i - 1) * sizeof(*m));
@@ -642,7 +667,7 @@ void primary_reconfigure(struct primary *p)
 				m = &p->member[i];
 		if (!m) {
 			m = &p->member[p->member_count++];
-			*m = (struct member){ .primary = p, .id = c->member[j] };
+			*m = (struct member){.primary = p, .id = c->member[j]};
 			list_init(&m->in_session);
 		}
 		m->node = node_of(p->r, &m->id);
@@ -690,9 +715,14 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		if (j->reason == NAK_UNKNOWN_TAIL || j->reason == NAK_FAILED)
 			m->lost = m->want;
 		if (j->reason == NAK_DIVERGED)
-			replica_event(s->r, 2, "DATA_DIVERGED", "object %llx: node %u knows a commit that this "
-				      "history does not have; nothing was cut", (unsigned long long)o->id, s->node);
-		member_unjoin(m, j->reason == NAK_GAP ? 0 : now + (j->reason == NAK_NO_REPLICA ? JOIN_AGAIN_US : 1000000));
+			replica_event(s->r, 2, "DATA_DIVERGED",
+				      "object %llx: node %u knows a commit that this "
+				      "history does not have; nothing was cut",
+				      (unsigned long long)o->id, s->node);
+		member_unjoin(
+			m, j->reason == NAK_GAP
+				   ? 0
+				   : now + (j->reason == NAK_NO_REPLICA ? JOIN_AGAIN_US : 1000000));
 		if (j->reason == NAK_GAP)
 			join(m);
 		return;
@@ -703,14 +733,17 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	m->ack_us = now;
 	m->state = MEMBER_JOINED;
 	if (m->as_syncing) {
-		m->acked = (struct version){ 0 };
+		m->acked = (struct version){0};
 		fill_start(m, j);
 		return;
 	}
 	/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
-	if (j->last.seq < m->acked.seq || j->last.seq < p->commit.seq || j->last.seq > p->last.seq) {
-		replica_event(s->r, 2, "REPLICA_LOST_DATA", "object %llx: the replica on node %u, group %u ends at "
-			      "%llu and had acknowledged %llu", (unsigned long long)o->id, s->node, m->id.group,
+	if (j->last.seq < m->acked.seq || j->last.seq < p->commit.seq ||
+	    j->last.seq > p->last.seq) {
+		replica_event(s->r, 2, "REPLICA_LOST_DATA",
+			      "object %llx: the replica on node %u, group %u ends at "
+			      "%llu and had acknowledged %llu",
+			      (unsigned long long)o->id, s->node, m->id.group,
 			      (unsigned long long)j->last.seq,
 			      (unsigned long long)MAX(m->acked.seq, p->commit.seq));
 		m->lost = true;
@@ -718,7 +751,8 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		return;
 	}
 	m->acked = j->last;
-	for (struct list *n = p->outgoing.next; n != &p->outgoing && m->state == MEMBER_JOINED; n = n->next) {
+	for (struct list *n = p->outgoing.next; n != &p->outgoing && m->state == MEMBER_JOINED;
+	     n = n->next) {
 		struct outgoing *out = list_entry(n, struct outgoing, link);
 
 		if (out->record.version.seq > j->last.seq)
@@ -740,7 +774,8 @@ void primary_stale(struct session *s, const struct msg_stale *m)
 	primary_end(o, "a member has seen a later tenure");
 }
 
-/* ---- Leases over want --------------------------------------------------------------------------- */
+/* ---- Leases over want ---------------------------------------------------------------------------
+ */
 
 bool primary_leased(struct primary *p, const char **waits_for)
 {
@@ -767,7 +802,8 @@ bool primary_leased(struct primary *p, const char **waits_for)
 	return ok;
 }
 
-/* ---- The tick ----------------------------------------------------------------------------------- */
+/* ---- The tick -----------------------------------------------------------------------------------
+ */
 
 /* S1: what is wrong with a member for so long that it should be dropped. NULL: nothing. */
 static const char *member_trouble(struct primary *p, struct member *m, uint64_t now)
@@ -783,8 +819,9 @@ static const char *member_trouble(struct primary *p, struct member *m, uint64_t 
 	gone = p->r->peers[m->node].gone_us[stream_for(p->r, p->object->id, m->node)];
 	if (!session_for(p->r, p->object, m->node))
 		return now - MAX(MAX(gone, p->start_us), p->r->start_us) >=
-				       ms(gone ? t->session_gone_ms : t->ack_ms) ?
-			       "its session is gone" : NULL;
+				       ms(gone ? t->session_gone_ms : t->ack_ms)
+			       ? "its session is gone"
+			       : NULL;
 	if (m->state == MEMBER_JOINING)
 		return now - m->since_us >= ms(t->ack_ms) ? "it does not join" : NULL;
 	if (m->nak_us && now - m->nak_us >= ms(t->silence_ms))
@@ -814,7 +851,8 @@ static bool promotable(struct primary *p, struct member *m)
 {
 	const struct replicator_hooks *h = p->r->hooks;
 
-	if (m->state != MEMBER_JOINED || !m->fill || (h->leader_known && !h->leader_known(p->r->ctx)))
+	if (m->state != MEMBER_JOINED || !m->fill ||
+	    (h->leader_known && !h->leader_known(p->r->ctx)))
 		return false;
 	return !rule(RULE_PROMOTE) || (fill_complete(m->fill) && m->acked.seq >= p->commit.seq);
 }
@@ -865,7 +903,8 @@ bool primary_tick(struct primary *p, uint64_t now)
 			announce(p);
 	}
 	/* W5: a primary that cannot log gives up its place. */
-	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 && now - o->proposed_us >= PROPOSE_AGAIN_US) {
+	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 &&
+	    now - o->proposed_us >= PROPOSE_AGAIN_US) {
 		o->proposed_us = now;
 		propose_drop(o, &o->config.member[o->me]);
 	}
@@ -875,12 +914,18 @@ bool primary_tick(struct primary *p, uint64_t now)
 const char *primary_state_text(struct primary *p)
 {
 	switch (p->state) {
-	case PRIMARY_EPOCH: return "taking over: epoch record is being logged";
-	case PRIMARY_TAIL: return "taking over: reads its log tail";
-	case PRIMARY_JOIN: return "taking over: waits for members to join";
-	case PRIMARY_FENCE: return "taking over: waits for earlier leases to end";
-	case PRIMARY_SERVE: return "serving";
-	case PRIMARY_ENDED: return "ended";
+	case PRIMARY_EPOCH:
+		return "taking over: epoch record is being logged";
+	case PRIMARY_TAIL:
+		return "taking over: reads its log tail";
+	case PRIMARY_JOIN:
+		return "taking over: waits for members to join";
+	case PRIMARY_FENCE:
+		return "taking over: waits for earlier leases to end";
+	case PRIMARY_SERVE:
+		return "serving";
+	case PRIMARY_ENDED:
+		return "ended";
 	}
 	return "?";
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: one TCP connection of one stream between two node incarnations. Beacons and grants make
- * leases, fences end them early, silence makes suspicion. Nothing here decides about an object: a lease
- * is only good for objects joined on the session that granted it (N4). */
+ * leases, fences end them early, silence makes suspicion. Nothing here decides about an object: a
+ * lease is only good for objects joined on the session that granted it (N4). */
 #include "cluster/replica_impl.h"
 
 #include <stdlib.h>
 
 #define CREDIT_WINDOW_MIN (4u << 20)
 #define CREDIT_WINDOW_MAX (64u << 20)
-#define CREDIT_LOW ((uint64_t)RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK * 2)
+#define CREDIT_LOW        ((uint64_t)RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK * 2)
 
 unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node)
 {
@@ -31,8 +31,8 @@ void session_send(struct session *s, uint16_t opcode, struct writer *w, const st
 		conn_send(s->conn, opcode, 0, w->data, (uint32_t)w->len, payload, payload ? 1 : 0);
 }
 
-/* The peer broke the protocol, or what it sent does not match its fingerprints: the connection ends,
- * and with it all joins on it. The end comes back through replicator_stream_down. */
+/* The peer broke the protocol, or what it sent does not match its fingerprints: the connection
+ * ends, and with it all joins on it. The end comes back through replicator_stream_down. */
 void session_fail(struct session *s, int reason)
 {
 	log_warn("replica", "session ended", "node=%u stream=%u reason=%s", s->node, s->stream,
@@ -41,7 +41,8 @@ void session_fail(struct session *s, int reason)
 		conn_close(s->conn, reason);
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------- */
+/* ---- Leases -------------------------------------------------------------------------------------
+ */
 
 bool session_lease_valid(const struct session *s, uint64_t now)
 {
@@ -111,7 +112,8 @@ static void on_grant(struct session *s, struct reader *r)
 	replica_arm(s->r);
 }
 
-/* ---- Fences ------------------------------------------------------------------------------------- */
+/* ---- Fences -------------------------------------------------------------------------------------
+ */
 
 static void hold_free(struct hold *h)
 {
@@ -126,7 +128,8 @@ void hold_add(struct object *o, struct session *s, uint32_t tenure)
 {
 	struct hold *h;
 
-	list_for_each(h, &o->holds, in_object) {
+	list_for_each(h, &o->holds, in_object)
+	{
 		if (h->session != s)
 			continue;
 		/* The peer itself has moved on, so it needs no fence for what was before. */
@@ -150,8 +153,9 @@ void fence_older(struct object *o)
 	struct hold *h;
 	uint8_t body[16];
 
-	list_for_each(h, &o->holds, in_object) {
-		struct msg_fence m = { .object = o->id, .seen = o->seen };
+	list_for_each(h, &o->holds, in_object)
+	{
+		struct msg_fence m = {.object = o->id, .seen = o->seen};
 		struct writer w = writer_init(body, sizeof(body));
 
 		if (h->tenure >= o->seen || !h->session->conn || h->owed)
@@ -194,7 +198,8 @@ static void on_fenced(struct session *s, struct reader *r)
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
-	list_for_each_safe(h, tmp, &s->holds, in_session) {
+	list_for_each_safe(h, tmp, &s->holds, in_session)
+	{
 		struct object *o = h->object;
 
 		if (o->id != m.object || h->tenure >= m.seen)
@@ -212,7 +217,8 @@ bool holds_clear(struct object *o, uint32_t tenure, uint64_t now)
 
 	if (!rule(RULE_GRACE))
 		return true;
-	list_for_each(h, &o->holds, in_object) {
+	list_for_each(h, &o->holds, in_object)
+	{
 		const struct session *s = h->session;
 
 		if (h->tenure >= tenure || o->r->peers[s->node].incarnation > s->incarnation)
@@ -228,11 +234,11 @@ void holds_drop_all(struct object *o)
 {
 	struct hold *h, *tmp;
 
-	list_for_each_safe(h, tmp, &o->holds, in_object)
-		hold_free(h);
+	list_for_each_safe(h, tmp, &o->holds, in_object) hold_free(h);
 }
 
-/* ---- Credits ------------------------------------------------------------------------------------ */
+/* ---- Credits ------------------------------------------------------------------------------------
+ */
 
 struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group)
 {
@@ -241,7 +247,7 @@ struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group)
 			return &c[i];
 	if (*count == SESSION_CREDITS)
 		return NULL;
-	c[*count] = (struct credit){ .group = group, .window = CREDIT_WINDOW_MIN };
+	c[*count] = (struct credit){.group = group, .window = CREDIT_WINDOW_MIN};
 	return &c[(*count)++];
 }
 
@@ -280,7 +286,8 @@ void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
 	session_credit_top_up(s, g);
 }
 
-/* ---- Acknowledgements: one frame per session and turn -------------------------------------------- */
+/* ---- Acknowledgements: one frame per session and turn
+ * -------------------------------------------- */
 
 static uint16_t log_fill(struct replicator *r, uint32_t *rate)
 {
@@ -288,7 +295,8 @@ static uint16_t log_fill(struct replicator *r, uint32_t *rate)
 	uint16_t fill = 0;
 
 	*rate = UINT32_MAX;
-	list_for_each(g, &r->groups, link) {
+	list_for_each(g, &r->groups, link)
+	{
 		fill = MAX(fill, g->fill);
 		*rate = MIN(*rate, g->destage_rate);
 	}
@@ -309,16 +317,16 @@ static void send_acks(struct session *s)
 		struct object *o = container_of(in, struct object, in);
 
 		m.entries[m.entry_count++] = (struct msg_ack_entry){
-			.key = { .object = o->id, .tenure = in->tenure, .join = in->join },
+			.key = {.object = o->id, .tenure = in->tenure, .join = in->join},
 			.durable = in->durable,
 			.copies = in->copies,
 			.bytes = in->bytes,
 		};
 	}
 	for (unsigned i = 0; i < s->our_count && s->credits_changed; i++)
-		m.credits[m.credit_count++] = (struct msg_credit){ .group = s->ours[i].group,
-								   .full = s->ours[i].full,
-								   .granted = s->ours[i].granted };
+		m.credits[m.credit_count++] = (struct msg_credit){.group = s->ours[i].group,
+								  .full = s->ours[i].full,
+								  .granted = s->ours[i].granted};
 	s->credits_changed = false;
 	msg_ack_encode(&m, &w);
 	session_send(s, OP_ACK, &w, NULL);
@@ -328,9 +336,8 @@ void session_acks(struct replicator *r)
 {
 	struct session *s;
 
-	list_for_each(s, &r->sessions, link)
-		while (!list_empty(&s->acks) || s->credits_changed)
-			send_acks(s);
+	list_for_each(s, &r->sessions, link) while (!list_empty(&s->acks) || s->credits_changed)
+		send_acks(s);
 }
 
 static void on_ack(struct session *s, struct reader *r)
@@ -359,10 +366,11 @@ static void on_ack(struct session *s, struct reader *r)
 	replica_arm(s->r);
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------ */
+/* ---- Streams ------------------------------------------------------------------------------------
+ */
 
-void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnation, uint16_t stream,
-			  struct conn *c)
+void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnation,
+			  uint16_t stream, struct conn *c)
 {
 	struct peer *p;
 	struct session *s;
@@ -394,7 +402,8 @@ void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnat
 	list_push_back(&r->sessions, &s->link);
 	p->stream[stream] = s;
 	beacon(s, s->heard_us);
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		if (o->primary && stream_for(r, o->id, node) == stream)
 			primary_session_up(o->primary, s);
 		else if (o->listed)
@@ -406,8 +415,7 @@ static void session_free(struct session *s)
 {
 	struct hold *h, *tmp;
 
-	list_for_each_safe(h, tmp, &s->holds, in_session)
-		hold_free(h);
+	list_for_each_safe(h, tmp, &s->holds, in_session) hold_free(h);
 	list_del(&s->link);
 	free(s);
 }
@@ -434,15 +442,15 @@ void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream
 	s->conn = NULL;
 	s->ended_us = p->gone_us[stream];
 	s->fences_owed = 0;
-	list_for_each(h, &s->holds, in_session)
-		h->owed = false;
+	list_for_each(h, &s->holds, in_session) h->owed = false;
 	while (list_pop_front(&s->acks))
 		;
 	while (!list_empty(&s->members)) {
 		m = list_first(&s->members, struct member, in_session);
 		primary_member_down(m);
 	}
-	list_for_each(o, &r->objects, link) {
+	list_for_each(o, &r->objects, link)
+	{
 		in = &o->in;
 		if (in->session == s && in->state != IN_NONE)
 			inbound_void(o);
@@ -471,9 +479,7 @@ void replicator_peer_refused(struct replicator *r, uint16_t node)
 		return;
 	r->peers[node].refused = true;
 	r->peers[node].refused_us = now_us(r);
-	list_for_each(o, &r->objects, link)
-		if (o->listed)
-			object_busy(o);
+	list_for_each(o, &r->objects, link) if (o->listed) object_busy(o);
 }
 
 void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, const struct frame *f)
@@ -488,7 +494,8 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		struct msg_repair_read repair_read;
 		struct msg_repair_data repair_data;
 	} m;
-	struct session *s = node <= NODES_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
+	struct session *s =
+		node <= NODES_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
 	struct reader in = reader_init(f->body, f->body_len);
 	int rc = 0;
 
@@ -496,11 +503,21 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		return;
 	s->heard_us = r->peers[node].heard_us[stream] = now_us(r);
 	switch (f->opcode) {
-	case OP_BEACON: on_beacon(s, &in); break;
-	case OP_GRANT: on_grant(s, &in); break;
-	case OP_FENCE: on_fence(s, &in); break;
-	case OP_FENCED: on_fenced(s, &in); break;
-	case OP_ACK: on_ack(s, &in); break;
+	case OP_BEACON:
+		on_beacon(s, &in);
+		break;
+	case OP_GRANT:
+		on_grant(s, &in);
+		break;
+	case OP_FENCE:
+		on_fence(s, &in);
+		break;
+	case OP_FENCED:
+		on_fenced(s, &in);
+		break;
+	case OP_ACK:
+		on_ack(s, &in);
+		break;
 	case OP_JOIN:
 		if (!(rc = msg_join_decode(&in, &m.join)))
 			inbound_join(s, &m.join);
@@ -523,8 +540,8 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		struct object *o;
 		struct member *mb;
 
-		rc = f->opcode == OP_VERSIONS ? msg_versions_decode(&in, &m.versions) :
-						msg_manifest_decode(&in, &m.manifest);
+		rc = f->opcode == OP_VERSIONS ? msg_versions_decode(&in, &m.versions)
+					      : msg_manifest_decode(&in, &m.manifest);
 		if (rc)
 			break;
 		k = f->opcode == OP_VERSIONS ? &m.versions.key : &m.manifest.key;
@@ -537,8 +554,9 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 			break;
 		}
 		o = object_find(r, k->object);
-		mb = o && o->primary && o->primary->tenure == k->tenure ?
-			     primary_member(o->primary, s, k->join) : NULL;
+		mb = o && o->primary && o->primary->tenure == k->tenure
+			     ? primary_member(o->primary, s, k->join)
+			     : NULL;
 		if (mb && mb->fill && f->opcode == OP_VERSIONS)
 			fill_versions(mb, &m.versions);
 		else if (mb && mb->fill)
@@ -560,9 +578,11 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		session_fail(s, rc);
 }
 
-/* ---- Suspicion ---------------------------------------------------------------------------------- */
+/* ---- Suspicion ----------------------------------------------------------------------------------
+ */
 
-/* S1, seen from a member: the object's primary at `node` may be gone. Only ever leads to a proposal. */
+/* S1, seen from a member: the object's primary at `node` may be gone. Only ever leads to a
+ * proposal. */
 bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now)
 {
 	const struct peer *p = &r->peers[node];
@@ -585,29 +605,30 @@ void session_tick(struct replicator *r, uint64_t now)
 	uint32_t rate;
 	uint16_t fill = log_fill(r, &rate);
 
-	list_for_each(s, &r->sessions, link) {
+	list_for_each(s, &r->sessions, link)
+	{
 		/* Peers that hold back because of our log hear that it has room again. */
 		if (fill + 500 < s->fill_told || fill > s->fill_told + 500) {
 			s->credits_changed = true;
 			replica_arm(r);
 		}
-		uint32_t every = now - s->used_us < USED_US ? r->times->beacon_ms : r->times->beacon_idle_ms;
+		uint32_t every =
+			now - s->used_us < USED_US ? r->times->beacon_ms : r->times->beacon_idle_ms;
 
 		/* half a tick early rather than half a tick late */
 		if (now + TICK_US / 2 - s->beacon_us >= ms(every))
 			beacon(s, now);
 		if (s->unanswered_us && now - s->unanswered_us >= ms(r->times->ack_ms))
-			list_for_each(m, &s->members, in_session)
-				object_busy(m->primary->object);
-		if (now - s->heard_us >= ms(r->times->silence_ms) && now - s->heard_us < ms(r->times->silence_ms) + 4 * TICK_US) {
+			list_for_each(m, &s->members, in_session) object_busy(m->primary->object);
+		if (now - s->heard_us >= ms(r->times->silence_ms) &&
+		    now - s->heard_us < ms(r->times->silence_ms) + 4 * TICK_US) {
 			struct object *o;
 
-			list_for_each(o, &r->objects, link)
-				if (o->listed)
-					object_busy(o);
+			list_for_each(o, &r->objects, link) if (o->listed) object_busy(o);
 		}
 	}
-	list_for_each_safe(s, tmp, &r->ghosts, link) {
+	list_for_each_safe(s, tmp, &r->ghosts, link)
+	{
 		if (now >= s->ended_us + ms(r->times->grace_ms))
 			session_free(s);
 	}

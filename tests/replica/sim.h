@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A deterministic simulator of a few nodes, each with the real replicator, in one process and one thread.
+/* A deterministic simulator of a few nodes, each with the real replicator, in one process and one
+ * thread.
  *
- * Loop, connections and stores are replaced here (the same headers, other code); Raft is an oracle: the
- * real state machine, whose deltas each node gets late and in order. Everything that happens is an event
- * of one queue, ordered by virtual time; all chance comes from one seed, so a seed replays a history.
+ * Loop, connections and stores are replaced here (the same headers, other code); Raft is an oracle:
+ * the real state machine, whose deltas each node gets late and in order. Everything that happens is
+ * an event of one queue, ordered by virtual time; all chance comes from one seed, so a seed replays
+ * a history.
  *
  *   sim_core.c     events, processes, turns, clocks (node/loop/loop.h)
  *   sim_conn.c     connections (net/conn.h): delay, stall in one direction, reset, silence
@@ -17,12 +19,12 @@
 #include "cluster/replica_impl.h"
 #include "cluster/state.h"
 
-#define SIM_NODES_MAX 4u
-#define SIM_OBJECTS 2u
-#define SIM_SECTOR 512u
+#define SIM_NODES_MAX         4u
+#define SIM_OBJECTS           2u
+#define SIM_SECTOR            512u
 #define SIM_SECTORS_PER_BLOCK (BLOCK_SIZE / SIM_SECTOR)
 
-struct sim_proc { /* a node: its host and its process */
+struct sim_proc {      /* a node: its host and its process */
 	unsigned node; /* 1 … */
 	bool alive, dying, powered;
 	unsigned life; /* +1 at each start: events of an earlier life are void */
@@ -47,7 +49,7 @@ struct sim_proc { /* a node: its host and its process */
 struct sim_plan {
 	uint64_t seed;
 	unsigned nodes, copies, clients, ops_per_client, depth;
-	uint64_t fault_us;	/* faults happen until then */
+	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
 		suspect;
 	bool duplicates, trims, partial, verbose, tiny_log, drift, placements;
@@ -60,12 +62,15 @@ struct sim {
 	struct sim_event *heap;
 	size_t heap_len, heap_cap;
 	struct sim_proc proc[SIM_NODES_MAX + 1];
-	struct sim_proc *running; /* whose event runs */
+	struct sim_proc *running;                           /* whose event runs */
 	bool blocked[SIM_NODES_MAX + 1][SIM_NODES_MAX + 1]; /* from, to */
 	/* the oracle */
 	struct state *state;
 	uint64_t index;
-	struct sim_delta { uint8_t *bytes; size_t len; } *deltas;
+	struct sim_delta {
+		uint8_t *bytes;
+		size_t len;
+	} * deltas;
 	size_t delta_count, delta_cap;
 	uint64_t leaderless_until;
 	uint32_t volume, attachment[8], attach_epoch[8];
@@ -85,7 +90,8 @@ struct sim_event {
 	void (*drop)(void *arg); /* the process is gone */
 	void *arg;
 };
-void sim_at(uint64_t delay_us, struct sim_proc *p, void (*fn)(void *), void (*drop)(void *), void *arg);
+void sim_at(uint64_t delay_us, struct sim_proc *p, void (*fn)(void *), void (*drop)(void *),
+	    void *arg);
 bool sim_step(void); /* false: nothing left */
 void sim_clear_events(void);
 void sim_turn(struct sim_proc *p); /* end-of-turn hooks */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verdict on a history: each sector is a register, and linearizability is local.
  *
- * With unique values the zones rule decides in O(n log n): a write and the reads that returned it form a
- * cluster with f = earliest end, s = latest start; forward zones (f < s) may not overlap, and no backward
- * zone may lie inside a forward one. Sectors that were trimmed hold zeros that do not say who wrote them;
- * there a search with memory decides. All operations have ended when this is called. */
+ * With unique values the zones rule decides in O(n log n): a write and the reads that returned it
+ * form a cluster with f = earliest end, s = latest start; forward zones (f < s) may not overlap,
+ * and no backward zone may lie inside a forward one. Sectors that were trimmed hold zeros that do
+ * not say who wrote them; there a search with memory decides. All operations have ended when this
+ * is called. */
 #include "tests/replica/sim.h"
 
 #include <stdio.h>
@@ -29,7 +30,8 @@ void sim_history_clear(void)
 	count = cap = 0;
 }
 
-/* ---- Zones -------------------------------------------------------------------------------------- */
+/* ---- Zones --------------------------------------------------------------------------------------
+ */
 
 struct zone {
 	uint64_t value, f, s, written;
@@ -64,7 +66,7 @@ static bool zones_ok(struct sim_op_record *ops, size_t n)
 
 		if (!k || k->value != ops[i].value) {
 			k = &z[zones++];
-			*k = (struct zone){ .value = ops[i].value, .f = UINT64_MAX };
+			*k = (struct zone){.value = ops[i].value, .f = UINT64_MAX};
 			if (!k->value) { /* what was there before everything */
 				k->has_write = true;
 				k->f = k->s = 0;
@@ -105,7 +107,8 @@ static bool zones_ok(struct sim_op_record *ops, size_t n)
 	return ok;
 }
 
-/* ---- Search ------------------------------------------------------------------------------------- */
+/* ---- Search -------------------------------------------------------------------------------------
+ */
 
 #define SEARCH_WINDOW 64u
 
@@ -150,7 +153,8 @@ static bool remember(struct search *s, struct seen k)
 			s->used++;
 			return true;
 		}
-		if (s->table[i].base == k.base && s->table[i].mask == k.mask && s->table[i].value == k.value)
+		if (s->table[i].base == k.base && s->table[i].mask == k.mask &&
+		    s->table[i].value == k.value)
 			return false;
 	}
 }
@@ -168,13 +172,14 @@ static bool place(struct search *s, size_t base, uint64_t mask, uint64_t value)
 		return true;
 	if (++s->steps > 2000000)
 		return true; /* undecided: no verdict is better than a wrong one */
-	if (!remember(s, (struct seen){ value, mask, base + 1 }))
+	if (!remember(s, (struct seen){value, mask, base + 1}))
 		return false;
 	/* Whoever goes next began before the first end among those that are left. */
 	for (size_t i = base; i < s->n && i < base + SEARCH_WINDOW; i++)
 		if (!(mask >> (i - base) & 1))
 			limit = MIN(limit, s->ops[i].returned_us);
-	for (size_t i = base; i < s->n && i < base + SEARCH_WINDOW && s->ops[i].invoked_us <= limit; i++) {
+	for (size_t i = base; i < s->n && i < base + SEARCH_WINDOW && s->ops[i].invoked_us <= limit;
+	     i++) {
 		const struct sim_op_record *o = &s->ops[i];
 
 		if (mask >> (i - base) & 1 || (!o->write && o->value != value))
@@ -187,7 +192,7 @@ static bool place(struct search *s, size_t base, uint64_t mask, uint64_t value)
 
 static bool search_ok(struct sim_op_record *ops, size_t n)
 {
-	struct search s = { .ops = ops, .n = n };
+	struct search s = {.ops = ops, .n = n};
 	bool ok;
 
 	qsort(ops, n, sizeof(*ops), by_invoke);
@@ -223,13 +228,15 @@ const char *sim_history_check(void)
 			;
 		if (sim_linearizable(history + i, k - i))
 			continue;
-		snprintf(text, sizeof(text), "object %u, sector %u: not linearizable", history[i].object,
-			 history[i].sector);
+		snprintf(text, sizeof(text), "object %u, sector %u: not linearizable",
+			 history[i].object, history[i].sector);
 		if (sim.plan.verbose) {
 			qsort(history + i, k - i, sizeof(*history), by_invoke);
 			for (; i < k; i++)
-				fprintf(stderr, "  %10.3f … %10.3f %s %llu\n", (double)history[i].invoked_us / 1000,
-					(double)history[i].returned_us / 1000, history[i].write ? "write" : "read",
+				fprintf(stderr, "  %10.3f … %10.3f %s %llu\n",
+					(double)history[i].invoked_us / 1000,
+					(double)history[i].returned_us / 1000,
+					history[i].write ? "write" : "read",
 					(unsigned long long)history[i].value);
 		}
 		return text;
@@ -245,7 +252,9 @@ void sim_check_single_primary(void)
 
 		for (unsigned n = 1; n <= sim.plan.nodes; n++) {
 			struct sim_proc *p = &sim.proc[n];
-			struct object *o = p->alive && p->r ? object_find(p->r, object_id(sim.volume, i)) : NULL;
+			struct object *o = p->alive && p->r
+						   ? object_find(p->r, object_id(sim.volume, i))
+						   : NULL;
 			bool leased = o && o->primary && o->primary->state == PRIMARY_SERVE;
 
 			for (unsigned k = 0; leased && k < o->primary->member_count; k++) {
@@ -253,10 +262,12 @@ void sim_check_single_primary(void)
 
 				if (m->want)
 					leased = m->state == MEMBER_JOINED &&
-						 session_lease_valid(m->session, loop_boot_us(p->loop));
+						 session_lease_valid(m->session,
+								     loop_boot_us(p->loop));
 			}
 			if (leased && found)
-				sim_fail("object %u has two leased primaries, nodes %u and %u", i, found, n);
+				sim_fail("object %u has two leased primaries, nodes %u and %u", i,
+					 found, n);
 			if (leased)
 				found = n;
 		}

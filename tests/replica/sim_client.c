@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients as client/ is one: routed by some node's map, patient, and repeating the same request number
- * until they are answered. Requests and replies get lost, and some requests arrive a second time, late. */
+/* Clients as client/ is one: routed by some node's map, patient, and repeating the same request
+ * number until they are answered. Requests and replies get lost, and some requests arrive a second
+ * time, late. */
 #include "tests/replica/sim.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 #define BLOCKS 12u
 /* Blocks in play: a few neighbours, others in the next page, in another region. */
-static const uint32_t hot[BLOCKS] = { 0, 1, 2, 3, 62, 63, 64, 65, 70, 4096, 4097, 9000 };
+static const uint32_t hot[BLOCKS] = {0, 1, 2, 3, 62, 63, 64, 65, 70, 4096, 4097, 9000};
 
 struct client;
 
@@ -52,9 +53,7 @@ static struct op *op_by_number(struct client *c, uint64_t number)
 {
 	struct op *op;
 
-	list_for_each(op, &c->ops, link)
-		if (op->number == number)
-			return op;
+	list_for_each(op, &c->ops, link) if (op->number == number) return op;
 	return NULL;
 }
 
@@ -96,8 +95,7 @@ static uint64_t low_water(struct client *c)
 	uint64_t low = c->next_number;
 	struct op *op;
 
-	list_for_each(op, &c->ops, link)
-		low = MIN(low, op->number);
+	list_for_each(op, &c->ops, link) low = MIN(low, op->number);
 	return low;
 }
 
@@ -108,12 +106,12 @@ static void op_finish(struct op *op, const uint64_t *words)
 	bool write = op->kind != IO_READ;
 
 	for (uint32_t i = 0; i < sectors; i++) {
-		struct sim_op_record r = { .value = write ? op->value : words[i],
-					   .invoked_us = op->invoked_us,
-					   .returned_us = sim.now_us,
-					   .object = op->object,
-					   .sector = first + i,
-					   .write = write };
+		struct sim_op_record r = {.value = write ? op->value : words[i],
+					  .invoked_us = op->invoked_us,
+					  .returned_us = sim.now_us,
+					  .object = op->object,
+					  .sector = first + i,
+					  .write = write};
 		sim_history_add(&r);
 	}
 	sim.ops_done++;
@@ -121,7 +119,8 @@ static void op_finish(struct op *op, const uint64_t *words)
 	list_del(&op->link);
 	free(op);
 	c->open--;
-	sim_at(sim_chance(0.2) ? sim_rand(1000, 300000) : sim_rand(0, 3000), NULL, client_next, NULL, c);
+	sim_at(sim_chance(0.2) ? sim_rand(1000, 300000) : sim_rand(0, 3000), NULL, client_next,
+	       NULL, c);
 }
 
 struct answer {
@@ -159,9 +158,9 @@ static void answer_arrives(void *arg)
 		op_later(op, sim_rand(50000, 100000));
 		break;
 	default:
-		sim_fail("client %u: request %llu, kind %u, offset %u, length %u, is answered %s", a->c->index,
-			 (unsigned long long)a->number, op->kind, op->offset, op->length,
-			 io_status_name(a->status));
+		sim_fail("client %u: request %llu, kind %u, offset %u, length %u, is answered %s",
+			 a->c->index, (unsigned long long)a->number, op->kind, op->offset,
+			 op->length, io_status_name(a->status));
 	}
 	free(a);
 }
@@ -184,7 +183,8 @@ static void request_done(struct wait *w, int rc)
 		a->c = rq->c;
 		a->number = rq->op_number;
 		a->status = rq->a.status;
-		for (uint32_t i = 0; i < sectors && rq->q.kind == IO_READ && a->status == IO_OK; i++)
+		for (uint32_t i = 0; i < sectors && rq->q.kind == IO_READ && a->status == IO_OK;
+		     i++)
 			a->words[i] = get_le64(rq->io.data.data + i * SIM_SECTOR);
 		if (rq->q.kind == IO_READ && a->status == IO_OK &&
 		    !io_payload_check(rq->io.data.data, rq->q.offset, rq->q.length, rq->a.fps))
@@ -207,7 +207,7 @@ static void request_arrives(void *arg)
 		memset(b->data, 0, rq->q.length);
 		for (uint32_t i = 0; i < rq->q.length / SIM_SECTOR; i++)
 			put_le64(b->data + i * SIM_SECTOR, rq->word[i]);
-		rq->io.payload = (struct slice){ .buf = b, .data = b->data, .len = rq->q.length };
+		rq->io.payload = (struct slice){.buf = b, .data = b->data, .len = rq->q.length};
 		rq->q.fp_count = io_fp_count(rq->q.offset, rq->q.length);
 		io_payload_fps(b->data, rq->q.offset, rq->q.length, rq->q.fps);
 	}
@@ -249,22 +249,24 @@ static void op_try(void *arg)
 		rq->p = to;
 		rq->c = op->c;
 		rq->op_number = op->number;
-		rq->q = (struct io_request){ .kind = op->kind,
-					     .epoch = o->epoch,
-					     .attachment = sim.attachment[op->c->index],
-					     .attach_epoch = sim.attach_epoch[op->c->index],
-					     .object = object_id(sim.volume, op->object),
-					     .offset = op->offset,
-					     .length = op->length,
-					     .request = op->number,
-					     .low_water = low_water(op->c) };
+		rq->q = (struct io_request){.kind = op->kind,
+					    .epoch = o->epoch,
+					    .attachment = sim.attachment[op->c->index],
+					    .attach_epoch = sim.attach_epoch[op->c->index],
+					    .object = object_id(sim.volume, op->object),
+					    .offset = op->offset,
+					    .length = op->length,
+					    .request = op->number,
+					    .low_water = low_water(op->c)};
 		for (uint32_t k = 0; k < op->length / SIM_SECTOR; k++)
 			rq->word[k] = op->value;
-		sim_at(i ? sim_rand(1000, 3000000) : sim_rand(50, 500), to, request_arrives, request_drop, rq);
+		sim_at(i ? sim_rand(1000, 3000000) : sim_rand(50, 500), to, request_arrives,
+		       request_drop, rq);
 	}
 }
 
-static void op_make(struct client *c, uint8_t kind, uint32_t object, uint32_t offset, uint32_t length)
+static void op_make(struct client *c, uint8_t kind, uint32_t object, uint32_t offset,
+		    uint32_t length)
 {
 	struct op *op = xcalloc(1, sizeof(*op));
 
@@ -301,7 +303,8 @@ static void client_next(void *arg)
 	if (sim.plan.trims && kind == IO_WRITE && hot[at] >= 9000 && sim_chance(0.4))
 		kind = sim_chance(0.5) ? IO_TRIM : IO_ZEROES;
 	else if (sim.plan.partial && sim_chance(0.25)) {
-		uint32_t first = (uint32_t)sim_rand(0, 7), less = (uint32_t)sim_rand(0, 3) * SIM_SECTOR;
+		uint32_t first = (uint32_t)sim_rand(0, 7),
+			 less = (uint32_t)sim_rand(0, 3) * SIM_SECTOR;
 
 		offset += first * SIM_SECTOR;
 		length -= first * SIM_SECTOR;
@@ -318,7 +321,7 @@ void sim_clients_start(void)
 	for (unsigned i = 0; i < sim.plan.clients; i++) {
 		struct client *c = &clients[i];
 
-		*c = (struct client){ .index = i, .next_number = 1, .left = sim.plan.ops_per_client };
+		*c = (struct client){.index = i, .next_number = 1, .left = sim.plan.ops_per_client};
 		list_init(&c->ops);
 		sim_at(sim_rand(0, 500000), NULL, client_next, NULL, c);
 	}
@@ -357,11 +360,11 @@ void sim_clients_describe(char *text, size_t size)
 	for (unsigned i = 0; i < sim.plan.clients; i++) {
 		struct op *op;
 
-		at += (size_t)snprintf(text + at, size - at, "\n client %u: %u left, %u open", i, clients[i].left,
-				       clients[i].open);
-		list_for_each(op, &clients[i].ops, link)
-			if (at + 100 < size)
-				at += (size_t)snprintf(text + at, size - at, "\n   %u: kind %u offset %u tries %u",
-						       (unsigned)op->number, op->kind, op->offset, op->tries);
+		at += (size_t)snprintf(text + at, size - at, "\n client %u: %u left, %u open", i,
+				       clients[i].left, clients[i].open);
+		list_for_each(op, &clients[i].ops, link) if (at + 100 < size) at +=
+			(size_t)snprintf(text + at, size - at,
+					 "\n   %u: kind %u offset %u tries %u",
+					 (unsigned)op->number, op->kind, op->offset, op->tries);
 	}
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that start, crash and pause; the oracle that stands for Raft; and what goes wrong, and when. No
- * plan destroys the last good copy: a lost log only where another member is `in`. */
+/* Nodes that start, crash and pause; the oracle that stands for Raft; and what goes wrong, and
+ * when. No plan destroys the last good copy: a lost log only where another member is `in`. */
 #include "tests/replica/sim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- The oracle --------------------------------------------------------------------------------- */
+/* ---- The oracle ---------------------------------------------------------------------------------
+ */
 
 static void delta_arrives(void *arg);
 
@@ -100,12 +101,15 @@ void sim_submit_command(const struct command *c)
 static void hook_propose(void *ctx, const struct object_change *changes, unsigned count)
 {
 	struct sim_proc *p = ctx;
-	struct command c = { .kind = CMD_OBJECT, .object = { count, (struct object_change *)changes } };
+	struct command c = {.kind = CMD_OBJECT, .object = {count, (struct object_change *)changes}};
 
 	for (unsigned i = 0; i < count; i++)
 		sim_trace("proposes %s of object %llx on epoch %u (group %u)",
-			  changes[i].op == OBJ_DROP ? "drop" : changes[i].op == OBJ_PROMOTE ? "promote" : "takeover",
-			  (unsigned long long)changes[i].object, changes[i].epoch, changes[i].replica.group);
+			  changes[i].op == OBJ_DROP      ? "drop"
+			  : changes[i].op == OBJ_PROMOTE ? "promote"
+							 : "takeover",
+			  (unsigned long long)changes[i].object, changes[i].epoch,
+			  changes[i].replica.group);
 	if (p->dying || sim.leaderless_until > sim.now_us || p->raft_cut_until > sim.now_us)
 		return;
 	if (sim_chance(0.05))
@@ -149,13 +153,14 @@ static const struct replicator_hooks hooks = {
 	.leader_known = hook_leader,
 };
 
-/* ---- Processes ---------------------------------------------------------------------------------- */
+/* ---- Processes ----------------------------------------------------------------------------------
+ */
 
 static void register_again(void *arg)
 {
 	struct sim_proc *p = arg;
 	struct map_node *n = map_node(&p->map, (uint16_t)p->node);
-	struct command c = { .kind = CMD_NODE_START };
+	struct command c = {.kind = CMD_NODE_START};
 
 	if (n && n->incarnation == p->incarnation)
 		return;
@@ -175,14 +180,16 @@ static void destage_again(void *arg)
 	struct sim_proc *p = arg;
 
 	sim_store_destage(p->disk);
-	sim_at(sim.plan.tiny_log ? sim_rand(2000, 30000) : sim_rand(5000, 300000), p, destage_again, NULL, p);
+	sim_at(sim.plan.tiny_log ? sim_rand(2000, 30000) : sim_rand(5000, 300000), p, destage_again,
+	       NULL, p);
 }
 
 static void start_done(void *arg)
 {
 	struct sim_proc *p = arg;
 
-	/* A new process has no map until its first deltas come: all of them, from the beginning or as one. */
+	/* A new process has no map until its first deltas come: all of them, from the beginning or
+	 * as one. */
 	replicator_store_add(p->r, p->group, p->disk);
 	for (size_t i = p->delta_at; i < sim.delta_count; i++)
 		deltas_go(p);
@@ -192,8 +199,12 @@ static void start_done(void *arg)
 
 static void proc_start(struct sim_proc *p)
 {
-	struct replicator_config cfg = { .shard = 0, .shards = 1, .node = (uint16_t)p->node, .ops = 64,
-					 .hooks = &hooks, .ctx = p };
+	struct replicator_config cfg = {.shard = 0,
+					.shards = 1,
+					.node = (uint16_t)p->node,
+					.ops = 64,
+					.hooks = &hooks,
+					.ctx = p};
 
 	CHECK(!p->alive);
 	p->alive = p->powered = true;
@@ -241,7 +252,8 @@ static void proc_crash(struct sim_proc *p, bool silent)
 	sim.running = NULL;
 }
 
-/* ---- Faults ------------------------------------------------------------------------------------- */
+/* ---- Faults -------------------------------------------------------------------------------------
+ */
 
 static void restart(void *arg)
 {
@@ -271,7 +283,7 @@ static bool others_in(unsigned node)
 /* L5: the log is gone while the process is down; the group is registered anew before it serves. */
 static void lose_log(struct sim_proc *p)
 {
-	struct command c = { .kind = CMD_REGROUP };
+	struct command c = {.kind = CMD_REGROUP};
 	const struct map_group *g = map_group(state_map(sim.state), p->group);
 
 	if (!others_in(p->node))
@@ -307,19 +319,21 @@ static void block_for(unsigned a, unsigned b, uint64_t us)
 	sim_at(us, NULL, unblock, NULL, (void *)(uintptr_t)(a * 16 + b));
 }
 
-/* Suspicion only proposes (S1): safety may not rest on its being right. So anybody who may propose does,
- * now and then, for no reason at all. */
+/* Suspicion only proposes (S1): safety may not rest on its being right. So anybody who may propose
+ * does, now and then, for no reason at all. */
 static void false_suspicion(unsigned node)
 {
 	const struct map *m = state_map(sim.state);
-	const struct map_object *o = map_object(m, object_id(sim.volume, (uint32_t)sim_rand(0, SIM_OBJECTS - 1)));
+	const struct map_object *o =
+		map_object(m, object_id(sim.volume, (uint32_t)sim_rand(0, SIM_OBJECTS - 1)));
 	unsigned pick = (unsigned)sim_rand(0, o->member_count - 1);
 	const struct map_member *mb = &o->member[pick];
 	const struct map_node *n = map_member_node(m, mb), *pn = map_primary_node(m, o);
-	struct object_change ch = { .object = o->id, .epoch = o->epoch };
-	struct command c = { .kind = CMD_OBJECT, .object = { 1, &ch } };
+	struct object_change ch = {.object = o->id, .epoch = o->epoch};
+	struct command c = {.kind = CMD_OBJECT, .object = {1, &ch}};
 
-	if (!n || !pn || !mb->in || (node && (n->id != node || pick == o->primary)) || sim.leaderless_until > sim.now_us)
+	if (!n || !pn || !mb->in || (node && (n->id != node || pick == o->primary)) ||
+	    sim.leaderless_until > sim.now_us)
 		return;
 	if (node || sim_chance(0.7)) {
 		ch.op = OBJ_TAKEOVER;
@@ -331,8 +345,9 @@ static void false_suspicion(unsigned node)
 		ch.proposer = pn->id;
 		ch.incarnation = pn->incarnation;
 	}
-	sim_trace("false suspicion: %s of object %llx on epoch %u, node %u", ch.op == OBJ_DROP ? "drop" : "takeover",
-		  (unsigned long long)o->id, o->epoch, n->id);
+	sim_trace("false suspicion: %s of object %llx on epoch %u, node %u",
+		  ch.op == OBJ_DROP ? "drop" : "takeover", (unsigned long long)o->id, o->epoch,
+		  n->id);
 	propose_later(&c, sim_rand(500, 20000));
 	if (sim_chance(0.5)) /* and the primary hears of it late */
 		sim.proc[pn->id].raft_cut_until = sim.now_us + sim_rand(50000, 1500000);
@@ -345,8 +360,8 @@ static void suspect_as(void *arg)
 		false_suspicion((unsigned)(uintptr_t)arg);
 }
 
-/* A process ends and starts again at once, nobody hears of it for a while, and it takes over: what its
- * predecessor granted is still good (T2 c). */
+/* A process ends and starts again at once, nobody hears of it for a while, and it takes over: what
+ * its predecessor granted is still good (T2 c). */
 static void hidden_restart(struct sim_proc *p)
 {
 	for (unsigned b = 1; b <= sim.plan.nodes; b++)
@@ -369,14 +384,17 @@ static void fault_node(struct sim_proc *p)
 		sim.faults++;
 		if (sim_chance(pl->log_lost))
 			lose_log(p);
-		sim_at(sim_chance(0.5) ? sim_rand(1000, 100000) : sim_rand(100000, 4000000), NULL, restart, NULL, p);
+		sim_at(sim_chance(0.5) ? sim_rand(1000, 100000) : sim_rand(100000, 4000000), NULL,
+		       restart, NULL, p);
 	} else if (p->alive && sim_chance(pl->power)) {
 		proc_crash(p, true);
 		sim.faults++;
-		sim_at(sim_chance(0.5) ? sim_rand(5000, 400000) : sim_rand(100000, 5000000), NULL, restart, NULL, p);
+		sim_at(sim_chance(0.5) ? sim_rand(5000, 400000) : sim_rand(100000, 5000000), NULL,
+		       restart, NULL, p);
 	} else if (p->alive && sim_chance(pl->pause)) {
-		p->paused_until = sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000) :
-						sim_rand(10000, 700000));
+		p->paused_until =
+			sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000)
+								 : sim_rand(10000, 700000));
 		if (sim_chance(0.4))
 			p->raft_cut_until = p->paused_until + sim_rand(10000, 1000000);
 		sim_trace("node %u pauses until %.3f ms", p->node, (double)p->paused_until / 1000);
@@ -411,14 +429,16 @@ static void fault_node(struct sim_proc *p)
 	}
 	if (sim_chance(pl->cut / 2)) {
 		p->raft_cut_until = sim.now_us + sim_rand(100000, 3000000);
-		sim_trace("node %u hears nothing of Raft until %.3f ms", p->node, (double)p->raft_cut_until / 1000);
+		sim_trace("node %u hears nothing of Raft until %.3f ms", p->node,
+			  (double)p->raft_cut_until / 1000);
 	}
 	if (p->alive && sim_chance(pl->damage)) {
 		uint64_t id = object_id(sim.volume, (uint32_t)sim_rand(0, SIM_OBJECTS - 1));
 		const struct map_object *o = map_object(state_map(sim.state), id);
 
 		/* at the primary only: the others have it */
-		if (map_primary_node(state_map(sim.state), o) == map_node(state_map(sim.state), (uint16_t)p->node) &&
+		if (map_primary_node(state_map(sim.state), o) ==
+			    map_node(state_map(sim.state), (uint16_t)p->node) &&
 		    map_in_count(o) == o->member_count)
 			sim_store_damage(p->disk, id, (uint32_t)sim_rand(0, 3));
 	}
@@ -459,7 +479,8 @@ void sim_heal(void)
 	}
 }
 
-/* ---- Birth and end ------------------------------------------------------------------------------ */
+/* ---- Birth and end ------------------------------------------------------------------------------
+ */
 
 static void uuid_of(struct uuid *u, uint8_t n)
 {
@@ -468,8 +489,8 @@ static void uuid_of(struct uuid *u, uint8_t n)
 
 static void add_node(unsigned i)
 {
-	struct map_node n = { .roles = ROLE_STORAGE, .shards = 1, .incarnation = 1 };
-	struct command c = { 0 };
+	struct map_node n = {.roles = ROLE_STORAGE, .shards = 1, .incarnation = 1};
+	struct command c = {0};
 
 	uuid_of(&n.uuid, (uint8_t)(0x10 + i));
 	snprintf(n.name, sizeof(n.name), "n%u", i);
@@ -494,7 +515,8 @@ static void add_node(unsigned i)
 	memset(&c, 0, sizeof(c));
 	c.kind = CMD_NODE_START;
 	c.node_start.node = (uint16_t)i;
-	c.node_start.old_incarnation = i == 1 ? 1 : map_node(state_map(sim.state), (uint16_t)i)->incarnation;
+	c.node_start.old_incarnation =
+		i == 1 ? 1 : map_node(state_map(sim.state), (uint16_t)i)->incarnation;
 	c.node_start.incarnation = 2;
 	c.node_start.shards = 1;
 	c.node_start.roles = ROLE_STORAGE;
@@ -519,7 +541,7 @@ static void add_node(unsigned i)
 static void add_volume(void)
 {
 	struct map_member placement[SIM_OBJECTS * COPIES_MAX];
-	struct command c = { .kind = CMD_VOLUME_CREATE };
+	struct command c = {.kind = CMD_VOLUME_CREATE};
 	struct map_volume *v = &c.volume.volume;
 	unsigned n = 0;
 
@@ -533,8 +555,9 @@ static void add_volume(void)
 	v->min_in_sync = 1;
 	for (unsigned o = 0; o < SIM_OBJECTS; o++)
 		for (unsigned k = 0; k < sim.plan.copies; k++)
-			placement[n++] = (struct map_member){ .group = (uint16_t)(1 + (o + k) % sim.plan.nodes),
-							      .group_incarnation = 1 };
+			placement[n++] = (struct map_member){
+				.group = (uint16_t)(1 + (o + k) % sim.plan.nodes),
+				.group_incarnation = 1};
 	c.volume.placement = placement;
 	c.volume.placement_count = n;
 	sim_submit_command(&c);
@@ -550,7 +573,8 @@ static void add_volume(void)
 		snprintf(c.attach.holder, sizeof(c.attach.holder), "client:%u", i);
 		sim_submit_command(&c);
 		for (h = hmap_walk(&m->attachments, NULL); h; h = hmap_walk(&m->attachments, h)) {
-			const struct map_attachment *a = container_of(h, struct map_attachment, by_id);
+			const struct map_attachment *a =
+				container_of(h, struct map_attachment, by_id);
 
 			if (!strcmp(a->holder, c.attach.holder)) {
 				sim.attachment[i] = a->id;
@@ -599,7 +623,7 @@ bool sim_all_in(void)
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
 		uint64_t id = object_id(sim.volume, i);
 		const struct map_object *o = map_object(state_map(sim.state), id);
-		struct version commit = { 0 };
+		struct version commit = {0};
 		unsigned serving = 0;
 
 		if (map_in_count(o) != o->member_count)
@@ -620,7 +644,8 @@ bool sim_all_in(void)
 				return false;
 			commit = info.commit;
 			if (info.role == REPLICA_PRIMARY && !strcmp(info.state, "serving") &&
-			    info.members_joined + 1u == o->member_count && info.want == o->member_count)
+			    info.members_joined + 1u == o->member_count &&
+			    info.want == o->member_count)
 				serving++;
 		}
 		if (serving != 1)
@@ -640,10 +665,11 @@ static void tell_op(void *arg, const struct replica_op_info *i)
 	struct told *t = arg;
 
 	if (*t->at + 200 < t->size)
-		*t->at += (size_t)snprintf(t->text + *t->at, t->size - *t->at,
-					   "\n   n%u op: object %llx %s offset %u: %s, waits for %s, %.1f ms", t->node,
-					   (unsigned long long)i->object, i->kind, i->offset, i->stage, i->waits_for,
-					   (double)i->age_us / 1000);
+		*t->at += (size_t)snprintf(
+			t->text + *t->at, t->size - *t->at,
+			"\n   n%u op: object %llx %s offset %u: %s, waits for %s, %.1f ms", t->node,
+			(unsigned long long)i->object, i->kind, i->offset, i->stage, i->waits_for,
+			(double)i->age_us / 1000);
 }
 
 const char *sim_describe(void)
@@ -655,25 +681,29 @@ const char *sim_describe(void)
 		uint64_t id = object_id(sim.volume, i);
 		const struct map_object *o = map_object(state_map(sim.state), id);
 
-		at += (size_t)snprintf(text + at, sizeof(text) - at, "\n object %u: epoch %u tenure %u primary group %u inc %u, in:", i,
-				       o->epoch, o->tenure, o->member[o->primary].group, o->primary_incarnation);
+		at += (size_t)snprintf(
+			text + at, sizeof(text) - at,
+			"\n object %u: epoch %u tenure %u primary group %u inc %u, in:", i,
+			o->epoch, o->tenure, o->member[o->primary].group, o->primary_incarnation);
 		for (unsigned k = 0; k < o->member_count; k++)
-			at += (size_t)snprintf(text + at, sizeof(text) - at, " %u%s", o->member[k].group,
-					       o->member[k].in ? "" : "(out)");
+			at += (size_t)snprintf(text + at, sizeof(text) - at, " %u%s",
+					       o->member[k].group, o->member[k].in ? "" : "(out)");
 		for (unsigned n = 1; n <= sim.plan.nodes; n++) {
 			struct replica_info f;
 
 			if (!sim.proc[n].alive || !replicator_info(sim.proc[n].r, id, &f))
 				continue;
 			at += (size_t)snprintf(text + at, sizeof(text) - at,
-					       "\n   n%u: epoch %u seen %u role %d \"%s\" last %u/%llu commit %u/%llu joined %u want %u pages %u", n,
-					       f.epoch, f.seen, f.role, f.state, f.last.tenure, (unsigned long long)f.last.seq,
-					       f.commit.tenure, (unsigned long long)f.commit.seq, f.members_joined, f.want,
-					       f.pages_to_copy);
+					       "\n   n%u: epoch %u seen %u role %d \"%s\" last "
+					       "%u/%llu commit %u/%llu joined %u want %u pages %u",
+					       n, f.epoch, f.seen, f.role, f.state, f.last.tenure,
+					       (unsigned long long)f.last.seq, f.commit.tenure,
+					       (unsigned long long)f.commit.seq, f.members_joined,
+					       f.want, f.pages_to_copy);
 		}
 	}
 	for (unsigned n = 1; n <= sim.plan.nodes; n++) {
-		struct told t = { text, sizeof(text), &at, n };
+		struct told t = {text, sizeof(text), &at, n};
 
 		if (sim.proc[n].alive)
 			replicator_ops(sim.proc[n].r, tell_op, &t);

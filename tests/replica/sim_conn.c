@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/conn.h for the simulator: pairs of ends with a delay per message, in order. A direction between two
- * nodes may stall (nothing is lost, nothing arrives, until it is lifted or the connection is given up);
- * a reset loses what is under way; a host without power says nothing at all. */
+/* net/conn.h for the simulator: pairs of ends with a delay per message, in order. A direction
+ * between two nodes may stall (nothing is lost, nothing arrives, until it is lifted or the
+ * connection is given up); a reset loses what is under way; a host without power says nothing at
+ * all. */
 #include "tests/replica/sim.h"
 
 #include <stdio.h>
@@ -27,7 +28,7 @@ struct conn {
 	uint32_t peer_incarnation;
 	bool closed, up, gone; /* gone: nobody will touch it any more on this side */
 	struct list queue;     /* messages to this end, in order; each has an arrival event */
-	unsigned held;	       /* arrivals that a stall keeps back */
+	unsigned held;         /* arrivals that a stall keeps back */
 	uint64_t arrive_us, held_us;
 	unsigned refs;
 };
@@ -78,7 +79,7 @@ static void end_down(struct conn *c, int reason)
 
 static void deliver(struct conn *c, struct message *m)
 {
-	struct frame f = { .opcode = m->opcode, .body = m->body, .body_len = m->body_len };
+	struct frame f = {.opcode = m->opcode, .body = m->body, .body_len = m->body_len};
 
 	if (m->close) {
 		end_down(c, -ERR_CLOSED);
@@ -90,7 +91,7 @@ static void deliver(struct conn *c, struct message *m)
 		struct buf *b = buf_heap(m->payload_len);
 
 		memcpy(b->data, m->payload, m->payload_len);
-		f.payload = (struct slice){ .buf = b, .data = b->data, .len = m->payload_len };
+		f.payload = (struct slice){.buf = b, .data = b->data, .len = m->payload_len};
 	}
 	replicator_frame(c->proc->r, (uint16_t)c->peer_node, 0, &f);
 	slice_unref(&f.payload);
@@ -178,10 +179,17 @@ void conn_close(struct conn *c, int reason)
 	send(c->peer, m);
 }
 
-bool conn_full(const struct conn *c) { return false; }
-size_t conn_queued_bytes(const struct conn *c) { return 0; }
+bool conn_full(const struct conn *c)
+{
+	return false;
+}
+size_t conn_queued_bytes(const struct conn *c)
+{
+	return 0;
+}
 
-/* ---- Pairs -------------------------------------------------------------------------------------- */
+/* ---- Pairs --------------------------------------------------------------------------------------
+ */
 
 static void up_event(void *arg)
 {
@@ -226,14 +234,16 @@ static bool has_pair(unsigned a, unsigned b)
 {
 	struct conn *c;
 
-	list_for_each(c, &conns, link)
-		if (!c->gone && !c->closed && c->node == a && c->peer_node == b &&
-		    sim.proc[a].alive && c->life == sim.proc[a].life)
-			return true;
+	list_for_each(c, &conns, link) if (!c->gone && !c->closed && c->node == a &&
+					   c->peer_node == b && sim.proc[a].alive &&
+					   c->life == sim.proc[a].life) return true;
 	return false;
 }
 
-bool sim_net_connected(unsigned a, unsigned b) { return has_pair(a, b) && has_pair(b, a); }
+bool sim_net_connected(unsigned a, unsigned b)
+{
+	return has_pair(a, b) && has_pair(b, a);
+}
 
 /* Arrivals that a stall keeps back hold references. */
 static void let_go(struct conn *c)
@@ -254,7 +264,8 @@ static void dial(void *arg)
 {
 	struct conn *c, *tmp;
 
-	list_for_each_safe(c, tmp, &conns, link) {
+	list_for_each_safe(c, tmp, &conns, link)
+	{
 		bool own_life = c->proc->alive && c->life == c->proc->life;
 
 		if (c->held && sim.now_us - c->held_us > STALL_LIMIT_US && !c->closed) {
@@ -262,14 +273,16 @@ static void dial(void *arg)
 			if (c->peer)
 				close_end(c->peer);
 		}
-		/* A host that came back answers segments of a connection it does not know with a reset. */
+		/* A host that came back answers segments of a connection it does not know with a
+		 * reset. */
 		if (own_life && !c->closed && c->peer && c->peer->gone && c->peer->proc->powered &&
 		    !sim.blocked[c->node][c->peer_node] && !sim.blocked[c->peer_node][c->node])
 			close_end(c);
 		if (!own_life)
 			c->gone = c->closed = true;
 	}
-	list_for_each_safe(c, tmp, &conns, link) {
+	list_for_each_safe(c, tmp, &conns, link)
+	{
 		struct conn *p = c->peer;
 
 		if (!p || !c->gone || !p->gone)
@@ -315,7 +328,8 @@ void sim_net_process_gone(struct sim_proc *p, bool silent)
 {
 	struct conn *c;
 
-	list_for_each(c, &conns, link) {
+	list_for_each(c, &conns, link)
+	{
 		if (c->proc != p || c->life != p->life || c->gone)
 			continue;
 		c->gone = c->closed = true;
@@ -339,7 +353,8 @@ void sim_net_block(unsigned from, unsigned to, bool on)
 	sim.blocked[from][to] = on;
 	if (on)
 		return;
-	list_for_each(c, &conns, link) {
+	list_for_each(c, &conns, link)
+	{
 		if (c->node != to || c->peer_node != from)
 			continue;
 		for (; c->held; c->held--)
@@ -351,24 +366,23 @@ void sim_net_reset(unsigned a, unsigned b)
 {
 	struct conn *c;
 
-	list_for_each(c, &conns, link)
-		if ((c->node == a && c->peer_node == b) || (c->node == b && c->peer_node == a))
-			if (!c->closed && !c->gone)
-				close_end(c);
+	list_for_each(c, &conns,
+		      link) if ((c->node == a && c->peer_node == b) ||
+				(c->node == b && c->peer_node == a)) if (!c->closed && !c->gone)
+		close_end(c);
 }
 
 void sim_net_end(void)
 {
 	struct conn *c, *tmp;
 
+	list_for_each(c, &conns, link) c->gone = c->closed = true;
 	list_for_each(c, &conns, link)
-		c->gone = c->closed = true;
-	list_for_each(c, &conns, link) {
+	{
 		let_go(c);
 		c->peer = NULL;
 	}
-	list_for_each_safe(c, tmp, &conns, link)
-		conn_put(c);
+	list_for_each_safe(c, tmp, &conns, link) conn_put(c);
 }
 
 void sim_net_describe(char *text, size_t size)
@@ -377,10 +391,8 @@ void sim_net_describe(char *text, size_t size)
 	size_t at = 0;
 
 	text[0] = 0;
-	list_for_each(c, &conns, link)
-		if (at + 120 < size)
-			at += (size_t)snprintf(text + at, size - at, "\n conn %u->%u life %u%s%s%s%s%s", c->node,
-					       c->peer_node, c->life, c->up ? " up" : "", c->closed ? " closed" : "",
-					       c->gone ? " gone" : "", c->held ? " held" : "",
-					       c->peer && c->peer->gone ? " peer-gone" : "");
+	list_for_each(c, &conns, link) if (at + 120 < size) at += (size_t)snprintf(
+		text + at, size - at, "\n conn %u->%u life %u%s%s%s%s%s", c->node, c->peer_node,
+		c->life, c->up ? " up" : "", c->closed ? " closed" : "", c->gone ? " gone" : "",
+		c->held ? " held" : "", c->peer && c->peer->gone ? " peer-gone" : "");
 }

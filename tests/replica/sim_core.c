@@ -15,8 +15,14 @@ struct loop {
 	uint64_t turn_us;
 };
 
-uint64_t sim_rand(uint64_t lo, uint64_t hi) { return rng_between(&sim.rng, lo, hi); }
-bool sim_chance(double p) { return p > 0 && rng_chance(&sim.rng, p); }
+uint64_t sim_rand(uint64_t lo, uint64_t hi)
+{
+	return rng_between(&sim.rng, lo, hi);
+}
+bool sim_chance(double p)
+{
+	return p > 0 && rng_chance(&sim.rng, p);
+}
 
 void sim_fail(const char *fmt, ...)
 {
@@ -45,7 +51,8 @@ void sim_trace(const char *fmt, ...)
 	fputc('\n', stderr);
 }
 
-/* ---- Event queue -------------------------------------------------------------------------------- */
+/* ---- Event queue --------------------------------------------------------------------------------
+ */
 
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {
@@ -84,10 +91,16 @@ static struct sim_event pop(void)
 	return top;
 }
 
-void sim_at(uint64_t delay_us, struct sim_proc *p, void (*fn)(void *), void (*drop)(void *), void *arg)
+void sim_at(uint64_t delay_us, struct sim_proc *p, void (*fn)(void *), void (*drop)(void *),
+	    void *arg)
 {
-	push((struct sim_event){ .at = sim.now_us + delay_us, .seq = ++sim.seq, .proc = p,
-				 .life = p ? p->life : 0, .fn = fn, .drop = drop, .arg = arg });
+	push((struct sim_event){.at = sim.now_us + delay_us,
+				.seq = ++sim.seq,
+				.proc = p,
+				.life = p ? p->life : 0,
+				.fn = fn,
+				.drop = drop,
+				.arg = arg});
 }
 
 bool sim_step(void)
@@ -132,7 +145,8 @@ void sim_clear_events(void)
 	sim.heap_cap = 0;
 }
 
-/* ---- Loop --------------------------------------------------------------------------------------- */
+/* ---- Loop ---------------------------------------------------------------------------------------
+ */
 
 struct loop *sim_loop_create(struct sim_proc *p)
 {
@@ -164,14 +178,30 @@ void sim_turn(struct sim_proc *p)
 
 static uint64_t clock_of(struct sim_proc *p)
 {
-	return p->clock_offset_us + sim.now_us + (uint64_t)((int64_t)sim.now_us * p->drift_ppm / 1000000);
+	return p->clock_offset_us + sim.now_us +
+	       (uint64_t)((int64_t)sim.now_us * p->drift_ppm / 1000000);
 }
 
-uint64_t loop_mono_us(struct loop *l) { return clock_of(l->proc); }
-uint64_t loop_boot_us(struct loop *l) { return clock_of(l->proc); }
-uint64_t loop_turn_us(struct loop *l) { return l->turn_us; }
-struct rng *loop_rng(struct loop *l) { return &l->rng; }
-bool loop_is_current(const struct loop *l) { return sim.running == l->proc; }
+uint64_t loop_mono_us(struct loop *l)
+{
+	return clock_of(l->proc);
+}
+uint64_t loop_boot_us(struct loop *l)
+{
+	return clock_of(l->proc);
+}
+uint64_t loop_turn_us(struct loop *l)
+{
+	return l->turn_us;
+}
+struct rng *loop_rng(struct loop *l)
+{
+	return &l->rng;
+}
+bool loop_is_current(const struct loop *l)
+{
+	return sim.running == l->proc;
+}
 
 struct ticket {
 	struct timer *timer; /* NULL: cancelled */
@@ -199,7 +229,7 @@ static void timer_drop(void *arg)
 
 void timer_init(struct timer *t, struct loop *l, void (*fn)(struct timer *t))
 {
-	*t = (struct timer){ .loop = l, .fn = fn };
+	*t = (struct timer){.loop = l, .fn = fn};
 }
 
 void timer_set(struct timer *t, uint64_t delay_us)

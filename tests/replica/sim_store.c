@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store.h for the simulator: a lane of entries that become durable in order, pages that are destaged
- * from what is committed, and a crash that keeps what was durable and an arbitrary prefix of the rest.
+/* store/store.h for the simulator: a lane of entries that become durable in order, pages that are
+ * destaged from what is committed, and a crash that keeps what was durable and an arbitrary prefix
+ * of the rest.
  *
- * A block's content is its first eight bytes per sector; the rest is zeros. Each page has two images: the
- * view (log over map, committed), and the base (destaged). After a crash the view is made anew from the
- * base and the lane, by the rules of replay (replication.md Y4, L2). */
+ * A block's content is its first eight bytes per sector; the rest is zeros. Each page has two
+ * images: the view (log over map, committed), and the base (destaged). After a crash the view is
+ * made anew from the base and the lane, by the rules of replay (replication.md Y4, L2). */
 #include "tests/replica/sim.h"
 
 #include <stdlib.h>
@@ -37,8 +38,8 @@ struct entry {
 	uint64_t no;
 	bool durable, applied, is_void;
 	struct record r;
-	struct sblock *blocks; /* of the payload, in order */
-	struct object_header h;	 /* header kinds */
+	struct sblock *blocks;  /* of the payload, in order */
+	struct object_header h; /* header kinds */
 	struct version cut_after;
 	uint8_t *retry;
 	size_t retry_len;
@@ -100,9 +101,13 @@ struct space_wait {
 	struct wait *wait;
 };
 
-static uint32_t object_pages(void) { return (64u << 20) / BLOCK_SIZE / PAGE_BLOCKS; }
+static uint32_t object_pages(void)
+{
+	return (64u << 20) / BLOCK_SIZE / PAGE_BLOCKS;
+}
 
-/* ---- Pages -------------------------------------------------------------------------------------- */
+/* ---- Pages --------------------------------------------------------------------------------------
+ */
 
 static struct page *page_get(struct store_object *o, uint32_t n)
 {
@@ -113,7 +118,7 @@ static struct page *page_get(struct store_object *o, uint32_t n)
 
 static struct sblock block_from(const uint8_t *data, struct fp128 fp)
 {
-	struct sblock b = { .state = BLOCK_DATA, .fp = fp };
+	struct sblock b = {.state = BLOCK_DATA, .fp = fp};
 
 	for (unsigned i = 0; i < SIM_SECTORS_PER_BLOCK; i++)
 		b.word[i] = get_le64(data + i * SIM_SECTOR);
@@ -138,12 +143,14 @@ static void apply_to(struct image *im, const struct entry *e, uint32_t page)
 
 			if (data)
 				*x = e->blocks[at];
-			else if (r->kind == RECORD_TRIM || (r->kind == RECORD_COPY && r->copy_hole >> i & 1))
-				*x = (struct sblock){ .state = BLOCK_HOLE };
-			else if (r->kind == RECORD_ZEROES || (r->kind == RECORD_COPY && r->copy_zero >> i & 1))
-				*x = (struct sblock){ .state = BLOCK_ZERO };
+			else if (r->kind == RECORD_TRIM ||
+				 (r->kind == RECORD_COPY && r->copy_hole >> i & 1))
+				*x = (struct sblock){.state = BLOCK_HOLE};
+			else if (r->kind == RECORD_ZEROES ||
+				 (r->kind == RECORD_COPY && r->copy_zero >> i & 1))
+				*x = (struct sblock){.state = BLOCK_ZERO};
 			else if (r->kind == RECORD_COPY && r->copy_damaged >> i & 1)
-				*x = (struct sblock){ .state = BLOCK_BAD };
+				*x = (struct sblock){.state = BLOCK_BAD};
 		}
 		at += data;
 	}
@@ -160,10 +167,12 @@ static bool page_damaged(const struct image *im)
 
 static bool is_data_record(uint8_t kind)
 {
-	return kind == RECORD_WRITE || kind == RECORD_TRIM || kind == RECORD_ZEROES || kind == RECORD_COPY;
+	return kind == RECORD_WRITE || kind == RECORD_TRIM || kind == RECORD_ZEROES ||
+	       kind == RECORD_COPY;
 }
 
-/* The entry becomes part of the view: once. replay: only where it is newer than the page (Y4, L2). */
+/* The entry becomes part of the view: once. replay: only where it is newer than the page (Y4, L2).
+ */
 static void apply_entry(struct entry *e, bool replay)
 {
 	uint32_t first = e->r.block >> PAGE_SHIFT, n = record_pages(&e->r);
@@ -178,10 +187,12 @@ static void apply_entry(struct entry *e, bool replay)
 		    !(e->r.kind == RECORD_COPY && page_damaged(&pg->view)))
 			continue;
 		if (sim.plan.verbose)
-			sim_trace("g%u object %llx page %u: %s kind %u %u/%llu over %u/%llu block %u+%u skip %x copy %llx",
-				  e->o->s->group, (unsigned long long)e->o->id, first + i, replay ? "replays" : "applies",
-				  e->r.kind, e->r.version.tenure, (unsigned long long)e->r.version.seq,
-				  pg->view.v.tenure, (unsigned long long)pg->view.v.seq, e->r.block, e->r.blocks,
+			sim_trace("g%u object %llx page %u: %s kind %u %u/%llu over %u/%llu block "
+				  "%u+%u skip %x copy %llx",
+				  e->o->s->group, (unsigned long long)e->o->id, first + i,
+				  replay ? "replays" : "applies", e->r.kind, e->r.version.tenure,
+				  (unsigned long long)e->r.version.seq, pg->view.v.tenure,
+				  (unsigned long long)pg->view.v.seq, e->r.block, e->r.blocks,
 				  e->r.skip_mask, (unsigned long long)e->r.copy_data);
 		apply_to(&pg->view, e, first + i);
 	}
@@ -203,19 +214,22 @@ static bool in_history(const struct object_header *h, struct version v)
 	return t ? t == v.tenure : !h->epoch_count || v.tenure < h->epochs[0].tenure;
 }
 
-static struct entry *lane_next(struct store *s, struct entry *e, const struct store_object *o, bool records)
+static struct entry *lane_next(struct store *s, struct entry *e, const struct store_object *o,
+			       bool records)
 {
 	struct list *n = e ? e->link.next : s->lane.next;
 
 	for (; n != &s->lane; n = n->next) {
 		e = list_entry(n, struct entry, link);
-		if (e->o == o && !e->is_void && (!records || (is_data_record(e->r.kind) && e->r.kind != RECORD_COPY)))
+		if (e->o == o && !e->is_void &&
+		    (!records || (is_data_record(e->r.kind) && e->r.kind != RECORD_COPY)))
 			return e;
 	}
 	return NULL;
 }
 
-/* Committed records become readable, in order; in a replay those up to the entry that it has come to. */
+/* Committed records become readable, in order; in a replay those up to the entry that it has come
+ * to. */
 static void advance_to(struct store_object *o, bool replay, uint64_t no)
 {
 	struct version commit = version_cmp(o->known, o->last) < 0 ? o->known : o->last;
@@ -224,7 +238,8 @@ static void advance_to(struct store_object *o, bool replay, uint64_t no)
 	while ((e = lane_next(o->s, e, o, true))) {
 		if (e->applied)
 			continue;
-		if (version_cmp(e->r.version, commit) > 0 || e->r.version.seq > commit.seq || e->no > no)
+		if (version_cmp(e->r.version, commit) > 0 || e->r.version.seq > commit.seq ||
+		    e->no > no)
 			break;
 		apply_entry(e, replay);
 	}
@@ -237,7 +252,8 @@ static void advance(struct store_object *o, bool replay)
 	advance_to(o, replay, UINT64_MAX);
 }
 
-/* ---- Retry table -------------------------------------------------------------------------------- */
+/* ---- Retry table --------------------------------------------------------------------------------
+ */
 
 static void retry_note(struct retries *t, const struct record *r, struct version v)
 {
@@ -246,8 +262,8 @@ static void retry_note(struct retries *t, const struct record *r, struct version
 	for (size_t i = 0; i < t->n; i++) {
 		struct retry_entry *x = &t->e[i];
 
-		if (x->attachment == r->attachment && x->epoch == r->attach_epoch && x->request < r->low_water &&
-		    x->request)
+		if (x->attachment == r->attachment && x->epoch == r->attach_epoch &&
+		    x->request < r->low_water && x->request)
 			continue; /* below low-water: forgotten */
 		t->e[n++] = *x;
 	}
@@ -256,7 +272,8 @@ static void retry_note(struct retries *t, const struct record *r, struct version
 		t->cap = t->cap ? t->cap * 2 : 16;
 		t->e = xrealloc(t->e, t->cap * sizeof(*t->e));
 	}
-	t->e[t->n++] = (struct retry_entry){ r->attachment, r->attach_epoch, r->request, r->low_water, v };
+	t->e[t->n++] =
+		(struct retry_entry){r->attachment, r->attach_epoch, r->request, r->low_water, v};
 }
 
 static void retry_cut(struct retries *t, struct version after)
@@ -306,7 +323,7 @@ void store_retry_encode(const struct store_object *o, struct writer *w)
 
 static void retry_decode(struct retries *t, const uint8_t *data, size_t len)
 {
-	struct retries from = { .n = len / sizeof(struct retry_entry) };
+	struct retries from = {.n = len / sizeof(struct retry_entry)};
 	struct retry_entry *e = xmalloc(len + 1);
 
 	memcpy(e, data, len);
@@ -315,7 +332,8 @@ static void retry_decode(struct retries *t, const uint8_t *data, size_t len)
 	free(e);
 }
 
-/* ---- The lane ----------------------------------------------------------------------------------- */
+/* ---- The lane -----------------------------------------------------------------------------------
+ */
 
 static void entry_free(struct entry *e)
 {
@@ -347,7 +365,8 @@ static void batch_durable(void *arg)
 		if (e->durable)
 			continue;
 		e->durable = true;
-		if (!e->is_void && e->r.kind != RECORD_COPY && !e->o->deleted && e->no >= e->o->cut_no)
+		if (!e->is_void && e->r.kind != RECORD_COPY && !e->o->deleted &&
+		    e->no >= e->o->cut_no)
 			e->o->durable = version_max(e->o->durable, e->r.version);
 		if (e->op && count < ARRAY_LEN(ready)) {
 			ready[count++] = e->wait;
@@ -406,9 +425,9 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 	if (r->kind != RECORD_COPY) {
 		if (r->version.seq <= o->last.seq || version_cmp(r->version, o->last) <= 0 ||
 		    !in_history(&o->h, r->version)) {
-			sim_fail("store: a record out of order: %u/%llu after %u/%llu", r->version.tenure,
-				 (unsigned long long)r->version.seq, o->last.tenure,
-				 (unsigned long long)o->last.seq);
+			sim_fail("store: a record out of order: %u/%llu after %u/%llu",
+				 r->version.tenure, (unsigned long long)r->version.seq,
+				 o->last.tenure, (unsigned long long)o->last.seq);
 			return -ERR_INVALID;
 		}
 	}
@@ -513,7 +532,8 @@ int store_wait_space(struct store *s, unsigned shard, struct list *link, struct 
 	return PENDING;
 }
 
-/* ---- Questions: answered later, seen at some moment in between ----------------------------------- */
+/* ---- Questions: answered later, seen at some moment in between
+ * ----------------------------------- */
 
 static void job_free(struct job *j)
 {
@@ -572,7 +592,8 @@ static int job_start(struct store_object *o, void *op, void (*fn)(struct job *),
 	return PENDING;
 }
 
-/* A fault that leaves no good copy is not in the plan: damage counts only while all members are in. */
+/* A fault that leaves no good copy is not in the plan: damage counts only while all members are in.
+ */
 static bool unreadable(const struct store_object *o, const struct sblock *x)
 {
 	const struct map_object *c = map_object(state_map(sim.state), o->id);
@@ -618,7 +639,7 @@ int store_read(struct store_object *o, struct store_read *op, struct wait *w)
 
 static struct version page_version(struct store_object *o, uint32_t page, bool uncommitted)
 {
-	struct version v = o->page[page] ? o->page[page]->view.v : (struct version){ 0 };
+	struct version v = o->page[page] ? o->page[page]->view.v : (struct version){0};
 	struct entry *e = NULL;
 
 	while (uncommitted && (e = lane_next(o->s, e, o, true))) {
@@ -649,8 +670,9 @@ static void sample_folds(struct job *j)
 		op->folds[i] = 0;
 		for (uint32_t k = 0; k < REGION_PAGES; k++) {
 			uint32_t page = (op->first_region + i) * REGION_PAGES + k;
-			struct version v = page < j->o->pages ? page_version(j->o, page, op->uncommitted) :
-								(struct version){ 0 };
+			struct version v = page < j->o->pages
+						   ? page_version(j->o, page, op->uncommitted)
+						   : (struct version){0};
 
 			if (v.seq)
 				op->folds[i] ^= store_fold_term(page, v);
@@ -671,7 +693,8 @@ static void sample_versions(struct job *j)
 	for (uint32_t k = 0; k < REGION_PAGES; k++) {
 		uint32_t page = op->region * REGION_PAGES + k;
 
-		op->versions[k] = page < j->o->pages ? page_version(j->o, page, op->uncommitted) : (struct version){ 0 };
+		op->versions[k] = page < j->o->pages ? page_version(j->o, page, op->uncommitted)
+						     : (struct version){0};
 		if (page < j->o->pages && j->o->page[page] && page_damaged(&j->o->page[page]->view))
 			op->damaged |= 1ull << k;
 	}
@@ -720,7 +743,7 @@ int store_tail_next(struct store_object *o, struct store_tail *op, struct versio
 	struct entry *e = NULL;
 	uint32_t n;
 
-	op->payload = (struct slice){ 0 };
+	op->payload = (struct slice){0};
 	if (version_cmp(after, o->h.commit) < 0)
 		return -ERR_STALE;
 	while ((e = lane_next(o->s, e, o, true)))
@@ -738,38 +761,47 @@ int store_tail_next(struct store_object *o, struct store_tail *op, struct versio
 		memset(b->data, 0, n * BLOCK_SIZE);
 		for (uint32_t i = 0; i < n; i++) {
 			for (unsigned k = 0; k < SIM_SECTORS_PER_BLOCK; k++)
-				put_le64(b->data + i * BLOCK_SIZE + k * SIM_SECTOR, e->blocks[i].word[k]);
+				put_le64(b->data + i * BLOCK_SIZE + k * SIM_SECTOR,
+					 e->blocks[i].word[k]);
 			op->fps[i] = e->blocks[i].fp;
 		}
-		op->payload = (struct slice){ .buf = b, .data = b->data, .len = n * BLOCK_SIZE };
+		op->payload = (struct slice){.buf = b, .data = b->data, .len = n * BLOCK_SIZE};
 	}
 	return sim_chance(0.5) ? 0 : job_start(o, op, sample_nothing, w);
 }
 
-/* ---- Objects ------------------------------------------------------------------------------------ */
+/* ---- Objects ------------------------------------------------------------------------------------
+ */
 
-struct store_object *store_object_find(struct store *s, unsigned shard, uint64_t object, uint32_t gen)
+struct store_object *store_object_find(struct store *s, unsigned shard, uint64_t object,
+				       uint32_t gen)
 {
 	struct store_object *o;
 
-	list_for_each(o, &s->objects, link)
-		if (o->id == object && o->gen == gen && !o->deleted)
-			return o;
+	list_for_each(o, &s->objects,
+		      link) if (o->id == object && o->gen == gen && !o->deleted) return o;
 	return NULL;
 }
 
-void store_object_each(struct store *s, unsigned shard, void (*fn)(void *arg, struct store_object *o), void *arg)
+void store_object_each(struct store *s, unsigned shard,
+		       void (*fn)(void *arg, struct store_object *o), void *arg)
 {
 	struct store_object *o;
 
-	list_for_each(o, &s->objects, link)
-		if (!o->deleted)
-			fn(arg, o);
+	list_for_each(o, &s->objects, link) if (!o->deleted) fn(arg, o);
 }
 
-uint64_t store_object_id(const struct store_object *o) { return o->id; }
-uint32_t store_object_gen(const struct store_object *o) { return o->gen; }
-void store_object_set_policy(struct store_object *o, bool compression, bool dedup) {}
+uint64_t store_object_id(const struct store_object *o)
+{
+	return o->id;
+}
+uint32_t store_object_gen(const struct store_object *o)
+{
+	return o->gen;
+}
+void store_object_set_policy(struct store_object *o, bool compression, bool dedup)
+{
+}
 
 int store_object_create(struct store *s, unsigned shard, struct store_create *op, uint64_t id,
 			uint32_t gen, uint32_t volume, struct wait *w)
@@ -778,9 +810,7 @@ int store_object_create(struct store *s, unsigned shard, struct store_create *op
 
 	if (s->p->dying)
 		return -ERR_CLOSED;
-	list_for_each(o, &s->objects, link)
-		if (o->id == id)
-			o->deleted = true;
+	list_for_each(o, &s->objects, link) if (o->id == id) o->deleted = true;
 	o = xcalloc(1, sizeof(*o));
 	o->s = s;
 	o->id = id;
@@ -799,14 +829,33 @@ int store_object_delete(struct store_object *o, struct wait *w)
 	return 0;
 }
 
-const struct object_header *store_header(const struct store_object *o) { return &o->h; }
-struct version store_last(const struct store_object *o) { return o->last; }
-struct version store_durable(const struct store_object *o) { return o->durable; }
-struct version store_commit_version(const struct store_object *o) { return o->h.commit; }
-bool store_is_new(const struct store_object *o) { return !o->last.seq; }
-bool store_is_damaged(const struct store_object *o) { return false; }
+const struct object_header *store_header(const struct store_object *o)
+{
+	return &o->h;
+}
+struct version store_last(const struct store_object *o)
+{
+	return o->last;
+}
+struct version store_durable(const struct store_object *o)
+{
+	return o->durable;
+}
+struct version store_commit_version(const struct store_object *o)
+{
+	return o->h.commit;
+}
+bool store_is_new(const struct store_object *o)
+{
+	return !o->last.seq;
+}
+bool store_is_damaged(const struct store_object *o)
+{
+	return false;
+}
 
-/* ---- Space -------------------------------------------------------------------------------------- */
+/* ---- Space --------------------------------------------------------------------------------------
+ */
 
 uint64_t store_grant(struct store *s, uint64_t want)
 {
@@ -830,17 +879,20 @@ void store_grant_spend(struct store *s, uint64_t bytes)
 
 void store_stats(struct store *s, struct store_stats *out)
 {
-	*out = (struct store_stats){ .log_fill_permyriad = (uint32_t)MIN(10000, s->entries * 10000 / s->limit),
-				     .destage_blocks_per_s = 10000 };
+	*out = (struct store_stats){.log_fill_permyriad =
+					    (uint32_t)MIN(10000, s->entries * 10000 / s->limit),
+				    .destage_blocks_per_s = 10000};
 }
 
 void store_identity(const struct store *s, struct store_identity *out)
 {
-	*out = (struct store_identity){ .group_number = s->group, .group_incarnation = s->incarnation,
-					.node_incarnation = s->node_incarnation };
+	*out = (struct store_identity){.group_number = s->group,
+				       .group_incarnation = s->incarnation,
+				       .node_incarnation = s->node_incarnation};
 }
 
-/* ---- Destage, crash, replay --------------------------------------------------------------------- */
+/* ---- Destage, crash, replay ---------------------------------------------------------------------
+ */
 
 static bool object_settled(struct store_object *o)
 {
@@ -871,7 +923,8 @@ static bool entry_released(const struct entry *e)
 	n = record_pages(&e->r);
 	for (uint32_t i = 0; i < n; i++)
 		if (!(e->r.skip_mask >> i & 1) &&
-		    (!o->page[first + i] || version_cmp(o->page[first + i]->base.v, e->r.version) < 0))
+		    (!o->page[first + i] ||
+		     version_cmp(o->page[first + i]->base.v, e->r.version) < 0))
 			return false;
 	return true;
 }
@@ -883,7 +936,8 @@ void sim_store_destage(struct store *s)
 	struct list *n;
 	bool room;
 
-	list_for_each(o, &s->objects, link) {
+	list_for_each(o, &s->objects, link)
+	{
 		if (o->deleted || !object_settled(o))
 			continue;
 		for (uint32_t i = 0; i < o->pages; i++)
@@ -959,9 +1013,7 @@ void sim_store_attach(struct store *s, struct sim_proc *p)
 	s->durable_at = 0;
 	s->granted = 0;
 	s->node_incarnation = p->incarnation;
-	list_for_each_safe(o, tmp, &s->objects, link)
-		if (!o->deleted)
-			object_replay(o);
+	list_for_each_safe(o, tmp, &s->objects, link) if (!o->deleted) object_replay(o);
 }
 
 void sim_store_crash(struct store *s)
@@ -980,7 +1032,8 @@ void sim_store_crash(struct store *s)
 			wait_resume(e->wait, -ERR_CLOSED);
 		}
 	}
-	list_for_each_safe(j, tmp, &s->jobs, link) {
+	list_for_each_safe(j, tmp, &s->jobs, link)
+	{
 		struct wait *w = j->wait;
 
 		list_del(&j->link); /* its event frees it */
@@ -1022,8 +1075,7 @@ void sim_store_lose_log(struct store *s, uint32_t new_incarnation)
 	while (!list_empty(&s->lane))
 		entry_free(list_first(&s->lane, struct entry, link));
 	s->incarnation = new_incarnation;
-	list_for_each(o, &s->objects, link)
-		o->base_no = s->no;
+	list_for_each(o, &s->objects, link) o->base_no = s->no;
 }
 
 void sim_store_slow(struct store *s, uint64_t us)
@@ -1035,8 +1087,10 @@ void sim_store_damage(struct store *s, uint64_t object, uint32_t block)
 {
 	struct store_object *o;
 
-	list_for_each(o, &s->objects, link) {
-		struct page *pg = !o->deleted && o->id == object ? o->page[block >> PAGE_SHIFT] : NULL;
+	list_for_each(o, &s->objects, link)
+	{
+		struct page *pg =
+			!o->deleted && o->id == object ? o->page[block >> PAGE_SHIFT] : NULL;
 
 		if (!pg || pg->view.b[block % PAGE_BLOCKS].state != BLOCK_DATA)
 			continue;
@@ -1058,9 +1112,7 @@ bool sim_store_holds(struct store *s, uint64_t object)
 {
 	struct store_object *o;
 
-	list_for_each(o, &s->objects, link)
-		if (!o->deleted && o->id == object)
-			return true;
+	list_for_each(o, &s->objects, link) if (!o->deleted && o->id == object) return true;
 	return false;
 }
 
@@ -1068,9 +1120,7 @@ static struct store_object *only(struct store *s, uint64_t object)
 {
 	struct store_object *o;
 
-	list_for_each(o, &s->objects, link)
-		if (!o->deleted && o->id == object)
-			return o;
+	list_for_each(o, &s->objects, link) if (!o->deleted && o->id == object) return o;
 	return NULL;
 }
 
@@ -1091,10 +1141,14 @@ const char *sim_store_compare(struct store *sa, struct store *sb, uint64_t objec
 		for (unsigned i = 0; i < PAGE_BLOCKS; i++) {
 			if (x->b[i].state == BLOCK_BAD || y->b[i].state == BLOCK_BAD)
 				continue;
-			if (x->b[i].state != y->b[i].state || memcmp(x->b[i].word, y->b[i].word, sizeof(x->b[i].word))) {
-				sim_trace("block %u: state %u/%u, first word %llu/%llu, version %u/%llu", i, x->b[i].state,
-					  y->b[i].state, (unsigned long long)x->b[i].word[0],
-					  (unsigned long long)y->b[i].word[0], x->v.tenure, (unsigned long long)x->v.seq);
+			if (x->b[i].state != y->b[i].state ||
+			    memcmp(x->b[i].word, y->b[i].word, sizeof(x->b[i].word))) {
+				sim_trace("block %u: state %u/%u, first word %llu/%llu, version "
+					  "%u/%llu",
+					  i, x->b[i].state, y->b[i].state,
+					  (unsigned long long)x->b[i].word[0],
+					  (unsigned long long)y->b[i].word[0], x->v.tenure,
+					  (unsigned long long)x->v.seq);
 				return "contents differ at equal page versions";
 			}
 		}

@@ -10,7 +10,8 @@ static void nothing(struct range_entry *e)
 
 static struct range_entry entry(uint32_t block, uint32_t blocks, enum range_kind kind)
 {
-	return (struct range_entry){ .block = block, .blocks = blocks, .kind = kind, .granted = nothing };
+	return (struct range_entry){
+		.block = block, .blocks = blocks, .kind = kind, .granted = nothing};
 }
 
 TEST(range_queue, writes_pipeline_and_a_read_waits_for_them)
@@ -82,10 +83,12 @@ static void check_all(struct range_queue *q)
 {
 	struct range_entry *a, *b;
 
-	list_for_each(a, &q->entries, link) {
+	list_for_each(a, &q->entries, link)
+	{
 		bool free = true;
 
-		list_for_each(b, &q->entries, link) {
+		list_for_each(b, &q->entries, link)
+		{
 			if (a == b)
 				break;
 			free &= !clash(a, b);
@@ -98,7 +101,7 @@ TEST(range_queue, agrees_with_the_definition_on_random_histories)
 {
 	struct range_queue q;
 	static struct range_entry e[40];
-	bool in[40] = { 0 };
+	bool in[40] = {0};
 	struct rng rng;
 
 	rng_seed(&rng, 7);
@@ -107,11 +110,13 @@ TEST(range_queue, agrees_with_the_definition_on_random_histories)
 		unsigned k = (unsigned)rng_below(&rng, ARRAY_LEN(e));
 
 		if (!in[k]) {
-			e[k] = entry((uint32_t)rng_below(&rng, 16), 1 + (uint32_t)rng_below(&rng, 6),
+			e[k] = entry((uint32_t)rng_below(&rng, 16),
+				     1 + (uint32_t)rng_below(&rng, 6),
 				     (enum range_kind)rng_below(&rng, 3));
 			range_enter(&q, &e[k]);
 			in[k] = true;
-		} else if (e[k].kind == RANGE_MERGE && range_granted(&e[k]) && rng_chance(&rng, 0.5)) {
+		} else if (e[k].kind == RANGE_MERGE && range_granted(&e[k]) &&
+			   rng_chance(&rng, 0.5)) {
 			range_turn_write(&q, &e[k]);
 		} else {
 			range_leave(&q, &e[k]);

@@ -4,7 +4,7 @@
 #include "node/base/rng.h"
 #include "tests/lib/test.h"
 
-static const struct msg_key key = { .object = 0x0000000700000003ull, .tenure = 5, .join = 9 };
+static const struct msg_key key = {.object = 0x0000000700000003ull, .tenure = 5, .join = 9};
 
 #define BODY(call)                                                                                 \
 	static uint8_t body[65536];                                                                \
@@ -14,7 +14,7 @@ static const struct msg_key key = { .object = 0x0000000700000003ull, .tenure = 5
 
 TEST(replica_msg, beacon_and_fence_have_their_bytes)
 {
-	struct msg_fence f = { .object = 0x0102030405060708ull, .seen = 0x11223344 }, back;
+	struct msg_fence f = {.object = 0x0102030405060708ull, .seen = 0x11223344}, back;
 	struct reader r;
 	uint64_t t;
 
@@ -35,9 +35,16 @@ TEST(replica_msg, beacon_and_fence_have_their_bytes)
 
 TEST(replica_msg, join_has_its_bytes)
 {
-	struct msg_join m = { .key = key, .gen = 2, .group_incarnation = 4, .group = 6, .syncing = true,
-			      .last = { 5, 100 }, .commit = { 3, 99 }, .epoch_count = 2,
-			      .epochs = { { 3, 1 }, { 5, 100 } } }, back;
+	struct msg_join m = {.key = key,
+			     .gen = 2,
+			     .group_incarnation = 4,
+			     .group = 6,
+			     .syncing = true,
+			     .last = {5, 100},
+			     .commit = {3, 99},
+			     .epoch_count = 2,
+			     .epochs = {{3, 1}, {5, 100}}},
+			back;
 	struct reader r;
 
 	BODY(msg_join_encode(&m, &w));
@@ -50,14 +57,19 @@ TEST(replica_msg, join_has_its_bytes)
 	r = reader_init(body, w.len);
 	EXPECT_OK(msg_join_decode(&r, &back));
 	EXPECT(back.gen == 2 && back.group == 6 && back.group_incarnation == 4 && back.syncing &&
-	       back.epoch_count == 2 && back.epochs[1].first_seq == 100 && version_eq(back.last, m.last) &&
-	       version_eq(back.commit, m.commit));
+	       back.epoch_count == 2 && back.epochs[1].first_seq == 100 &&
+	       version_eq(back.last, m.last) && version_eq(back.commit, m.commit));
 }
 
 TEST(replica_msg, join_with_a_wrong_epoch_table_is_refused)
 {
-	struct msg_join m = { .key = key, .gen = 1, .last = { 5, 100 }, .commit = { 5, 100 }, .epoch_count = 2,
-			      .epochs = { { 3, 50 }, { 5, 50 } } }, back;
+	struct msg_join m = {.key = key,
+			     .gen = 1,
+			     .last = {5, 100},
+			     .commit = {5, 100},
+			     .epoch_count = 2,
+			     .epochs = {{3, 50}, {5, 50}}},
+			back;
 	struct reader r;
 
 	{
@@ -83,9 +95,10 @@ TEST(replica_msg, join_with_a_wrong_epoch_table_is_refused)
 
 TEST(replica_msg, joined_and_stale_have_their_bytes)
 {
-	struct msg_joined m = { .key = key, .status = 1, .reason = NAK_GAP, .last = { 5, 7 }, .commit = { 5, 6 } };
+	struct msg_joined m = {
+		.key = key, .status = 1, .reason = NAK_GAP, .last = {5, 7}, .commit = {5, 6}};
 	static struct msg_joined back;
-	struct msg_stale s = { .key = key, .seen = 8 }, sback;
+	struct msg_stale s = {.key = key, .seen = 8}, sback;
 	struct reader r;
 
 	BODY(msg_joined_encode(&m, &w));
@@ -104,7 +117,8 @@ TEST(replica_msg, joined_and_stale_have_their_bytes)
 	EXPECT(back.fold_count == 2 && back.folds[1] == m.folds[1]);
 	w.len = 0;
 	msg_stale_encode(&s, &w);
-	EXPECT_GOLDEN(body, w.len, "03 00 00 00 07 00 00 00  05 00 00 00  09 00 00 00  08 00 00 00");
+	EXPECT_GOLDEN(body, w.len,
+		      "03 00 00 00 07 00 00 00  05 00 00 00  09 00 00 00  08 00 00 00");
 	r = reader_init(body, w.len);
 	EXPECT_OK(msg_stale_decode(&r, &sback));
 	EXPECT_EQ(sback.seen, 8);
@@ -112,11 +126,20 @@ TEST(replica_msg, joined_and_stale_have_their_bytes)
 
 TEST(replica_msg, replicate_has_its_bytes)
 {
-	struct msg_replicate m = { .key = key, .fp_count = 1,
-				   .record = { .kind = RECORD_WRITE, .version = { 5, 101 }, .commit = { 5, 100 },
-					       .block = 63, .blocks = 2, .skip_mask = 2, .attachment = 0x11,
-					       .attach_epoch = 0x12, .request = 0x13, .low_water = 0x14 } }, back;
-	struct fp128 fp = { 0xa1, 0xa2 }, out;
+	struct msg_replicate m = {.key = key,
+				  .fp_count = 1,
+				  .record = {.kind = RECORD_WRITE,
+					     .version = {5, 101},
+					     .commit = {5, 100},
+					     .block = 63,
+					     .blocks = 2,
+					     .skip_mask = 2,
+					     .attachment = 0x11,
+					     .attach_epoch = 0x12,
+					     .request = 0x13,
+					     .low_water = 0x14}},
+			     back;
+	struct fp128 fp = {0xa1, 0xa2}, out;
 	struct reader r;
 
 	BODY(msg_replicate_encode(&m, &fp, &w));
@@ -136,11 +159,18 @@ TEST(replica_msg, replicate_has_its_bytes)
 
 TEST(replica_msg, copy_and_complete_travel)
 {
-	struct msg_replicate m = { .key = key, .fp_count = 2,
-				   .record = { .kind = RECORD_COPY, .version = { 5, 1 }, .block = 128, .blocks = 64,
-					       .copy_data = 3, .copy_zero = 4, .copy_hole = 8, .copy_damaged = 16 } };
+	struct msg_replicate m = {.key = key,
+				  .fp_count = 2,
+				  .record = {.kind = RECORD_COPY,
+					     .version = {5, 1},
+					     .block = 128,
+					     .blocks = 64,
+					     .copy_data = 3,
+					     .copy_zero = 4,
+					     .copy_hole = 8,
+					     .copy_damaged = 16}};
 	struct msg_replicate back;
-	struct fp128 fps[2] = { { 1, 2 }, { 3, 4 } };
+	struct fp128 fps[2] = {{1, 2}, {3, 4}};
 	struct reader r;
 
 	BODY(msg_replicate_encode(&m, fps, &w));
@@ -154,8 +184,10 @@ TEST(replica_msg, copy_and_complete_travel)
 	r = reader_init(body, w.len);
 	EXPECT_RC(msg_replicate_decode(&r, 2 * BLOCK_SIZE, &back), -ERR_PROTOCOL);
 	w.len = 0;
-	m = (struct msg_replicate){ .key = key, .record = { .kind = RECORD_COMPLETE, .version = { 5, 9 } },
-				    .retry = (const uint8_t *)"abc", .retry_len = 3 };
+	m = (struct msg_replicate){.key = key,
+				   .record = {.kind = RECORD_COMPLETE, .version = {5, 9}},
+				   .retry = (const uint8_t *)"abc",
+				   .retry_len = 3};
 	msg_replicate_encode(&m, NULL, &w);
 	r = reader_init(body, w.len);
 	EXPECT_OK(msg_replicate_decode(&r, 0, &back));
@@ -164,8 +196,12 @@ TEST(replica_msg, copy_and_complete_travel)
 
 TEST(replica_msg, ranges_are_checked)
 {
-	struct msg_replicate m = { .key = key, .record = { .kind = RECORD_TRIM, .version = { 5, 1 },
-							   .block = OBJECT_BLOCKS_MAX - 1, .blocks = 2 } }, back;
+	struct msg_replicate m = {.key = key,
+				  .record = {.kind = RECORD_TRIM,
+					     .version = {5, 1},
+					     .block = OBJECT_BLOCKS_MAX - 1,
+					     .blocks = 2}},
+			     back;
 	struct reader r;
 
 	BODY(msg_replicate_encode(&m, NULL, &w));
@@ -191,9 +227,13 @@ TEST(replica_msg, ranges_are_checked)
 
 TEST(replica_msg, ack_has_its_bytes)
 {
-	static struct msg_ack m = { .fill = 0x1000, .destage_rate = 7, .credit_count = 1, .entry_count = 1,
-				    .credits = { { .group = 3, .full = true, .granted = 0x44 } },
-				    .entries = { { .durable = { 5, 6 }, .copies = 2, .bytes = 0x55 } } }, back;
+	static struct msg_ack m = {.fill = 0x1000,
+				   .destage_rate = 7,
+				   .credit_count = 1,
+				   .entry_count = 1,
+				   .credits = {{.group = 3, .full = true, .granted = 0x44}},
+				   .entries = {{.durable = {5, 6}, .copies = 2, .bytes = 0x55}}},
+			      back;
 	struct reader r;
 
 	m.entries[0].key = key;
@@ -212,12 +252,18 @@ TEST(replica_msg, ack_has_its_bytes)
 
 TEST(replica_msg, versions_and_manifest_travel)
 {
-	static struct msg_versions v = { .region = 3, .answer = true, .damaged = 5 }, vback;
-	static struct msg_manifest x = { .page = 70, .answer = true, .version = { 5, 6 }, .data = 6, .zero = 1,
-					 .hole = ~15ull, .damaged = 8 }, xback;
+	static struct msg_versions v = {.region = 3, .answer = true, .damaged = 5}, vback;
+	static struct msg_manifest x = {.page = 70,
+					.answer = true,
+					.version = {5, 6},
+					.data = 6,
+					.zero = 1,
+					.hole = ~15ull,
+					.damaged = 8},
+				   xback;
 	struct reader r;
 
-	v.versions[63] = (struct version){ 1, 2 };
+	v.versions[63] = (struct version){1, 2};
 	x.fp64[1] = 11;
 	x.fp64[2] = 12;
 	BODY(msg_versions_encode(&v, &w));
@@ -240,8 +286,17 @@ TEST(replica_msg, versions_and_manifest_travel)
 
 TEST(replica_msg, repair_travels)
 {
-	struct msg_repair_read q = { .key = key, .ticket = 77, .block = 5, .blocks = 2, .commit = { 5, 6 } }, qback;
-	static struct msg_repair_data d = { .ticket = 77, .found = true, .fp_count = 1, .fps = { { 1, 2 } } }, dback;
+	struct msg_repair_read q = {.key = key,
+				    .ticket = 77,
+				    .block = 5,
+				    .blocks = 2,
+				    .commit = {5, 6}},
+			       qback;
+	static struct msg_repair_data d = {.ticket = 77,
+					   .found = true,
+					   .fp_count = 1,
+					   .fps = {{1, 2}}},
+				      dback;
 	struct reader r;
 
 	d.key = key;
@@ -282,13 +337,27 @@ TEST(replica_msg, noise_is_refused_or_taken_but_never_overruns)
 		if (len > 24 && rng_chance(&rng, 0.7))
 			b[16] %= 8;
 		switch (i % 7) {
-		case 0: rc = msg_join_decode(&r, &m.join); break;
-		case 1: rc = msg_joined_decode(&r, &m.joined); break;
-		case 2: rc = msg_replicate_decode(&r, 0, &m.replicate); break;
-		case 3: rc = msg_ack_decode(&r, &m.ack); break;
-		case 4: rc = msg_versions_decode(&r, &m.versions); break;
-		case 5: rc = msg_manifest_decode(&r, &m.manifest); break;
-		case 6: rc = msg_repair_data_decode(&r, 0, &m.repair); break;
+		case 0:
+			rc = msg_join_decode(&r, &m.join);
+			break;
+		case 1:
+			rc = msg_joined_decode(&r, &m.joined);
+			break;
+		case 2:
+			rc = msg_replicate_decode(&r, 0, &m.replicate);
+			break;
+		case 3:
+			rc = msg_ack_decode(&r, &m.ack);
+			break;
+		case 4:
+			rc = msg_versions_decode(&r, &m.versions);
+			break;
+		case 5:
+			rc = msg_manifest_decode(&r, &m.manifest);
+			break;
+		case 6:
+			rc = msg_repair_data_decode(&r, 0, &m.repair);
+			break;
 		}
 		EXPECT(rc == 0 || rc == -ERR_PROTOCOL);
 		free(b);

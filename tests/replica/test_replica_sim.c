@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Histories of the simulator: many short ones from consecutive seeds, and planted faults that it must find.
+/* Histories of the simulator: many short ones from consecutive seeds, and planted faults that it
+ * must find.
  *
  *   test_replica_sim                 the quick set
  *   test_replica_sim --count N [--from S]
@@ -15,7 +16,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	struct rng r;
 
 	rng_seed(&r, seed * 7919 + 1);
-	*p = (struct sim_plan){ .seed = seed };
+	*p = (struct sim_plan){.seed = seed};
 	p->nodes = (unsigned)rng_between(&r, 2, 4);
 	p->copies = (unsigned)rng_between(&r, 2, MIN(p->nodes, COPIES_MAX));
 	p->clients = (unsigned)rng_between(&r, 1, 3);
@@ -88,12 +89,13 @@ static void compare_replicas(void)
 
 		for (unsigned k = 1; k < o->member_count; k++) {
 			uint32_t page = 0;
-			const char *bad = sim_store_compare(sim.proc[o->member[0].group].disk,
-							    sim.proc[o->member[k].group].disk, id, &page);
+			const char *bad =
+				sim_store_compare(sim.proc[o->member[0].group].disk,
+						  sim.proc[o->member[k].group].disk, id, &page);
 
 			if (bad)
-				sim_fail("object %u, groups %u and %u, page %u: %s", i, o->member[0].group,
-					 o->member[k].group, page, bad);
+				sim_fail("object %u, groups %u and %u, page %u: %s", i,
+					 o->member[0].group, o->member[k].group, page, bad);
 		}
 	}
 }
@@ -102,7 +104,7 @@ bool sim_run(const struct sim_plan *plan)
 {
 	const char *bad;
 
-	sim = (struct sim){ .plan = *plan };
+	sim = (struct sim){.plan = *plan};
 	rng_seed(&sim.rng, plan->seed);
 	sim_cluster_start();
 	sim_clients_start();
@@ -144,16 +146,19 @@ static int run_many(uint64_t from, uint64_t count, double budget_s, bool rough)
 		else
 			sim_plan_from_seed(&p, from + i);
 		if (!sim_run(&p)) {
-			printf("seed %llu: %s\n  again: test_replica_sim %s--seed %llu\n", (unsigned long long)p.seed,
-			       sim.failure, rough ? "--rough " : "", (unsigned long long)p.seed);
+			printf("seed %llu: %s\n  again: test_replica_sim %s--seed %llu\n",
+			       (unsigned long long)p.seed, sim.failure, rough ? "--rough " : "",
+			       (unsigned long long)p.seed);
 			return 1;
 		}
 		ops += sim.ops_done;
 		events += sim.events_run;
 		faults += sim.faults;
 	}
-	printf("%llu histories, %llu operations, %llu faults, %llu events: all linearizable, all replicas equal "
-	       "(%.1f s)\n", (unsigned long long)i, (unsigned long long)ops, (unsigned long long)faults,
+	printf("%llu histories, %llu operations, %llu faults, %llu events: all linearizable, all "
+	       "replicas equal "
+	       "(%.1f s)\n",
+	       (unsigned long long)i, (unsigned long long)ops, (unsigned long long)faults,
 	       (unsigned long long)events, cpu_s() - start);
 	return 0;
 }
@@ -166,20 +171,20 @@ static int plant(uint64_t tries, unsigned only)
 		unsigned from; /* near a seed that showed it once; the search goes on from there */
 		const char *name;
 	} rules[] = {
-		{ RULE_ACK_ALL, 10, "acknowledged before all of want (W4)" },
-		{ RULE_READ_LEASE, 980, "read without a lease check with the data in hand (Q2)" },
-		{ RULE_FENCE, 2728, "grants while a fence is owed (N5)" },
-		{ RULE_GRACE, 1, "serving before fences and grace (T2)" },
-		{ RULE_PROMOTE, 1, "promoted before caught up (Y6)" },
-		{ RULE_COPY_ORDER, 75, "copy before commit (Y3)" },
-		{ RULE_CUT, 10, "tail not cut (T1)" },
-		{ RULE_JOIN_COMMIT, 140, "commit number counted before the cut (L1)" },
-		{ RULE_WANT, 10, "want without proposed promotions (C1)" },
-		{ RULE_RETRY, 1, "late duplicates applied again (A1)" },
-		{ RULE_SKIP, 185, "new writes to stale pages (Y1)" },
-		{ RULE_TOUCHED, 832, "page made current by an old comparison (Y2)" },
-		{ RULE_UPTIME, 760, "serving before it was up for the grace time (T2)" },
-		{ RULE_DROP_APPLIED, 30, "dropped before the drop is applied (C1)" },
+		{RULE_ACK_ALL, 10, "acknowledged before all of want (W4)"},
+		{RULE_READ_LEASE, 980, "read without a lease check with the data in hand (Q2)"},
+		{RULE_FENCE, 2728, "grants while a fence is owed (N5)"},
+		{RULE_GRACE, 1, "serving before fences and grace (T2)"},
+		{RULE_PROMOTE, 1, "promoted before caught up (Y6)"},
+		{RULE_COPY_ORDER, 75, "copy before commit (Y3)"},
+		{RULE_CUT, 10, "tail not cut (T1)"},
+		{RULE_JOIN_COMMIT, 140, "commit number counted before the cut (L1)"},
+		{RULE_WANT, 10, "want without proposed promotions (C1)"},
+		{RULE_RETRY, 1, "late duplicates applied again (A1)"},
+		{RULE_SKIP, 185, "new writes to stale pages (Y1)"},
+		{RULE_TOUCHED, 832, "page made current by an old comparison (Y2)"},
+		{RULE_UPTIME, 760, "serving before it was up for the grace time (T2)"},
+		{RULE_DROP_APPLIED, 30, "dropped before the drop is applied (C1)"},
 	};
 	int missed = 0;
 
@@ -198,9 +203,11 @@ static int plant(uint64_t tries, unsigned only)
 		}
 		replica_rules_off = 0;
 		if (i == rules[k].from + tries)
-			printf("MISSED after %llu histories: %s\n", (unsigned long long)tries, rules[k].name);
+			printf("MISSED after %llu histories: %s\n", (unsigned long long)tries,
+			       rules[k].name);
 		else
-			printf("found at seed %llu: %s: %.90s\n", (unsigned long long)i, rules[k].name, sim.failure);
+			printf("found at seed %llu: %s: %.90s\n", (unsigned long long)i,
+			       rules[k].name, sim.failure);
 		fflush(stdout);
 		missed += i == rules[k].from + tries;
 	}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the replicator call of each other; the structures are in replica_impl.h, which
+ * includes this. All on the shard's loop. */
+#pragma once
+
+#include "cluster/replica_impl.h"
+
+/* replica.c */
+void replica_arm(struct replicator *r); /* the end-of-turn hook */
+struct object *object_find(struct replicator *r, uint64_t id);
+void object_busy(struct object *o); /* the tick looks at it */
+void object_hold(struct object *o);
+void object_release(struct object *o);
+uint32_t object_blocks(struct object *o);       /* 0: volume unknown */
+bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
+void replica_propose(struct replicator *r, const struct object_change *c);
+void group_fail(struct group *g, int code);
+void object_fail(struct object *o, int rc);
+void group_wait_space(struct group *g);
+struct group *replica_group(struct replicator *r, uint16_t id);
+void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+
+/* replica_session.c */
+struct session *session_for(struct replicator *r, const struct object *o,
+			    uint16_t node); /* live or NULL */
+unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node);
+bool session_lease_valid(const struct session *s, uint64_t now);
+void session_want_lease(struct session *s);
+void session_tick(struct replicator *r, uint64_t now);
+void session_send(struct session *s, uint16_t opcode, struct writer *w,
+		  const struct slice *payload);
+void session_fail(struct session *s, int reason);
+void hold_add(struct object *o, struct session *s, uint32_t tenure);
+void fence_older(struct object *o); /* seen was raised: owe FENCE to every older join */
+bool holds_clear(struct object *o, uint32_t tenure, uint64_t now);
+void holds_drop_all(struct object *o);
+void session_acks(struct replicator *r);
+struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group);
+void session_credit_top_up(struct session *s, struct group *g);
+void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
+bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
+
+/* replica_primary.c */
+void primary_start(struct object *o);
+void primary_end(struct object *o, const char *why);
+void primary_reconfigure(struct primary *p);
+void primary_session_up(struct primary *p, struct session *s);
+void primary_member_down(struct member *m);
+void primary_joined(struct session *s, const struct msg_joined *m);
+void primary_stale(struct session *s, const struct msg_stale *m);
+void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now);
+bool primary_tick(struct primary *p, uint64_t now); /* still busy? */
+void primary_check(struct primary *p);
+void primary_advance(struct primary *p);
+void primary_append(struct primary *p, struct outgoing *out); /* version given: keep and send */
+void primary_send(struct primary *p, struct member *m, struct outgoing *out);
+void primary_put(struct primary *p); /* a reference less */
+bool primary_leased(struct primary *p,
+		    const char **waits_for); /* fresh clock; asks for what is missing */
+struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
+void member_unjoin(struct member *m, uint64_t retry_us);
+const char *primary_state_text(struct primary *p);
+void propose_drop(struct object *o, const struct map_member *who);
+void propose_takeover(struct object *o);
+
+/* replica_member.c */
+void inbound_join(struct session *s, const struct msg_join *m);
+void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload);
+void inbound_void(struct object *o);
+void inbound_space(struct object *o);
+void inbound_repair_read(struct session *s, const struct msg_repair_read *m);
+struct object *inbound_find(struct session *s,
+			    const struct msg_key *k); /* joined by s under this key */
+uint32_t epoch_tenure(const struct epoch_entry *e, unsigned count,
+		      uint64_t seq); /* 0: before the table */
+
+/* replica_catchup.c */
+void fill_start(struct member *m, const struct msg_joined *j);
+void fill_end(struct member *m);
+void fill_run(struct fill *f);
+void fill_versions(struct member *m, const struct msg_versions *v);
+void fill_manifest(struct member *m, const struct msg_manifest *x);
+uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all);
+bool fill_complete(const struct fill *f);
+uint32_t fill_left(const struct fill *f);
+void target_versions(struct session *s, const struct msg_versions *q);
+void target_manifest(struct session *s, const struct msg_manifest *q);
+
+/* replica_io.c */
+void ops_run(struct replicator *r);
+void ops_destroy(struct replicator *r);
+void ops_end(struct primary *p); /* the tenure's end: RETRY for all */
+void op_committed(struct io_op *op);
+void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
+const char *op_stage_name(enum op_stage s);
