@@ -108,6 +108,7 @@ static bool may_take(const struct lane *l, const struct log_pool *p, enum lane_c
 	return l->held + keep < quota && p->free > keep * p->lanes;
 }
 
+/* A fresh segment; the current one is closed with it. */
 static uint32_t take_segment(struct lane *l, enum lane_class class)
 {
 	struct store *s = l->shard->store;
@@ -128,6 +129,13 @@ static uint32_t take_segment(struct lane *l, enum lane_class class)
 		CHECK(found != LOG_NONE);
 		p->free--;
 		s->segs[found].state = SEG_OPEN;
+		s->segs[found].generation = atomic_fetch_add(&s->generation, 1);
+		s->segs[found].last_batch = UINT64_MAX;
+		s->segs[found].lane = l->shard->index;
+		if (l->seg != LOG_NONE) {
+			s->segs[l->seg].state = SEG_CLOSED;
+			s->segs[l->seg].last_batch = l->batch_seq;
+		}
 	}
 	pthread_mutex_unlock(&s->lock);
 	return found;
@@ -144,14 +152,7 @@ static int next_segment(struct lane *l, enum lane_class class)
 
 	if (seg == LOG_NONE)
 		return -ERR_LIMIT;
-	if (l->seg != LOG_NONE) {
-		s->segs[l->seg].state = SEG_CLOSED;
-		s->segs[l->seg].last_batch = l->batch_seq;
-	}
 	g = &s->segs[seg];
-	g->generation = atomic_fetch_add(&s->generation, 1);
-	g->last_batch = UINT64_MAX;
-	g->lane = sh->index;
 	l->seg = seg;
 	l->at = 1;
 	l->held++;

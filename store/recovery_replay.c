@@ -44,6 +44,7 @@ void recovery_object(struct store *s, const struct tier_object *t)
 	o->destaged = st.destaged;
 	o->born = st.born;
 	o->base = o->known = o->last = st.h.commit;
+	o->replaying = true;
 }
 
 static void hold_at(struct shard *sh, struct log_tail *t, uint32_t pos)
@@ -263,6 +264,7 @@ out:
 
 static void finish_object(struct store_object *o)
 {
+	o->replaying = false;
 	object_check_epochs(o);
 	o->known = version_max(o->known, o->h.commit);
 	object_advance(o);

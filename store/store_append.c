@@ -66,6 +66,10 @@ void tail_insert(struct store_object *o, struct log_tail *t)
 /* Committed (I4): within the commit by both numbers, and of the tenure that the table gives for it. */
 static bool is_committed(const struct store_object *o, struct version v)
 {
+	/* Below the table's first entry it cannot tell a cut record from the one that took its seq: replay
+	 * must have met the cut first. */
+	if (o->replaying && o->h.epoch_count && v.seq < o->h.epochs[0].first_seq)
+		return false;
 	return version_cmp(v, o->known) <= 0 && v.seq <= o->known.seq && epochs_hold(&o->h, v);
 }
 

@@ -46,7 +46,7 @@ struct store_object {
 	struct shard *shard;
 	uint64_t id;
 	uint32_t gen, volume;
-	bool compression, dedup, deleted, damaged, used;
+	bool compression, dedup, deleted, damaged, used, replaying;
 	struct object_header h;	 /* commit: min(known, last) */
 	struct version known;	 /* highest commit heard of */
 	struct version last, durable, destaged;
