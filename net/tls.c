@@ -83,9 +83,11 @@ struct tls_ctx *tls_ctx_create(const char *ca, const char *cert, const char *key
 	else if (SSL_CTX_use_certificate_chain_file(c, cert) != 1)
 		log_openssl("cannot load the certificate", cert);
 	else if (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
-		log_openssl("cannot load the private key, or it belongs to another certificate", key);
+		log_openssl("cannot load the private key: restore the file from a backup, or have the "
+			    "certificate and key issued again", key);
 	else if (SSL_CTX_check_private_key(c) != 1)
-		log_openssl("the private key does not belong to the certificate", key);
+		log_openssl("the private key does not belong to the certificate: restore both files from one "
+			    "backup, or have them issued again", key);
 	else if (!ca_send_along(c, ca))
 		log_openssl("cannot load the CA certificate", ca);
 	else {

@@ -122,7 +122,7 @@ static int http_status(int rc)
 		{-ERR_NOT_LEADER, 503}, {-ERR_UNAVAILABLE, 503}, {-ERR_UNCLAIMED, 503},
 		{-ERR_CLOSED, 503},     {-ERR_RETRY, 503},       {-ETIMEDOUT, 504},
 		{-ERR_AUTH, 401},       {-ERR_REFUSED, 403},     {-ERR_FOREIGN, 403},
-		{-ERR_FENCED, 403},
+		{-ERR_FENCED, 403},     {-ERR_OCCUPIED, 409},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(table); i++)

@@ -49,7 +49,7 @@ struct admin_group {
 	struct uuid uuid;
 	bool open;
 	int failed;	/* 0, or the code it failed with or could not be opened with */
-	char why[160];	/* a sentence when failed or not open */
+	char why[224];	/* a sentence when failed or not open */
 	const struct diskgroup_set *set; /* devices; valid for this turn */
 	struct store_stats stats;	 /* when open */
 };

@@ -167,7 +167,11 @@ static void reply_json(struct birth_op *op, struct json *j)
 static bool may_be_born(struct areq *q, const char *what)
 {
 	if (q->admin->ops || q->admin->cfg.identity->number)
-		admin_fail(q, -ERR_CLAIMED, "%s: this node belongs to a cluster already", what);
+		admin_fail(q, -ERR_CLAIMED,
+			   "%s: this node is node %u of cluster %s already; to move it to another, "
+			   "stop ashlard, empty %s and start again",
+			   what, q->admin->cfg.identity->number, q->admin->cfg.identity->cluster_name,
+			   q->admin->cfg.config->state_dir);
 	else if (q->admin->birth_busy)
 		admin_fail(q, -ERR_BUSY, "%s: another init or join is under way here", what);
 	else

@@ -175,7 +175,16 @@ static void add_resume(struct wait *w, int rc)
 	add_run(container_of(w, struct add_op, wait), rc);
 }
 
-/* The group that has the first capacity device open here already: then this is a re-run. */
+static bool names_device(const struct diskgroup_spec *s, const char *path)
+{
+	bool is = s->cache && !strcmp(s->cache, path);
+
+	for (unsigned i = 0; i < s->capacity_count; i++)
+		is |= !strcmp(s->capacity[i], path);
+	return is;
+}
+
+/* Exactly the devices of a group that is open here: then this is a re-run. */
 static bool take_open_group(struct add_op *op)
 {
 	struct admin *a = op->q->admin;
@@ -184,17 +193,19 @@ static bool take_open_group(struct add_op *op)
 
 	for (unsigned i = 0; i < n; i++) {
 		const struct diskgroup_set *have = g[i].set;
+		unsigned named = 0;
 
-		for (unsigned k = 0; g[i].open && have && k < have->device_count; k++) {
-			if (strcmp(have->devices[k], op->spec.capacity[0]))
-				continue;
-			op->set = *have;
-			for (unsigned d = 0; d < have->device_count; d++)
-				op->set.devices[d] = xstrdup(have->devices[d]);
-			op->set.metadata_dir =
-				have->metadata_dir ? xstrdup(have->metadata_dir) : NULL;
-			return true;
-		}
+		for (unsigned k = 0; g[i].open && have && k < have->device_count; k++)
+			named += names_device(&op->spec, have->devices[k]);
+		if (!named || named != have->device_count ||
+		    named != op->spec.capacity_count + (op->spec.cache ? 1 : 0))
+			continue;
+		op->set = *have;
+		for (unsigned d = 0; d < have->device_count; d++)
+			op->set.devices[d] = xstrdup(have->devices[d]);
+		op->set.metadata_dir = have->metadata_dir ? xstrdup(have->metadata_dir) : NULL;
+		op->set.lost = NULL;
+		return true;
 	}
 	return false;
 }
@@ -231,5 +242,12 @@ void admin_add_diskgroup(struct areq *q)
 		return;
 	}
 	op->open_already = take_open_group(op);
+	if (op->open_already && op->spec.wipe) {
+		snprintf(why, sizeof(why), "%.150s is in use by disk group %u of this node: not wiped",
+			 op->spec.capacity[0], op->set.number);
+		add_free(op);
+		admin_fail(q, -ERR_BUSY, "%s", why);
+		return;
+	}
 	add_run(op, 0);
 }

@@ -170,6 +170,24 @@ static bool take_text(const struct json *j, const char *key, char *out, size_t c
 	return true;
 }
 
+#define LOST_REMEDY                                                                                \
+	": restore the file from a backup, or empty the state directory and join again as a new "  \
+	"node"
+
+/* No identity: a node that was never born, or one that lost the file. Only the second has a Raft
+ * log, which must not vote under a new name. */
+static int no_identity(const char *state_dir, const char *path)
+{
+	struct birth_paths p;
+
+	birth_paths(state_dir, &p);
+	if (access(p.raft, F_OK) < 0)
+		return -ERR_UNCLAIMED;
+	log_error("birth", "the identity of this node is missing, its Raft log is not" LOST_REMEDY,
+		  "path=\"%s\" raft=\"%s\"", path, p.raft);
+	return -ERR_CORRUPT;
+}
+
 int identity_load(const char *state_dir, struct identity *out)
 {
 	CLEANUP(free_ptr) char *path = in_dir(state_dir, "identity.json");
@@ -181,10 +199,10 @@ int identity_load(const char *state_dir, struct identity *out)
 	memset(out, 0, sizeof(*out));
 	j = read_json(path, &rc);
 	if (rc == -ENOENT)
-		return -ERR_UNCLAIMED;
+		return no_identity(state_dir, path);
 	if (!j) {
-		log_error("birth", "identity cannot be read", "path=\"%s\" error=\"%s\"", path,
-			  err_text(rc));
+		log_error("birth", "the identity of this node cannot be read" LOST_REMEDY,
+			  "path=\"%s\" error=\"%s\"", path, err_text(rc));
 		return rc;
 	}
 	if (json_u64(j, "format", 0) != IDENTITY_FORMAT) {
@@ -207,8 +225,9 @@ int identity_load(const char *state_dir, struct identity *out)
 		rc = -ERR_CORRUPT;
 	json_free(j);
 	if (rc < 0) {
-		log_error("birth", "identity has missing or impossible fields", "path=\"%s\"",
-			  path);
+		log_error("birth",
+			  "the identity of this node has missing or impossible fields" LOST_REMEDY,
+			  "path=\"%s\"", path);
 		memset(out, 0, sizeof(*out));
 	}
 	return rc;

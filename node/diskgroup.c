@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "node/base/err.h"
@@ -16,11 +18,14 @@
 #include "node/base/log.h"
 #include "node/diskgroup.h"
 
+#define FILE_MIN_BYTES (64u << 20) /* room for the smallest log or a few segments */
+
 void diskgroup_set_free(struct diskgroup_set *s)
 {
 	for (unsigned i = 0; i < s->device_count; i++)
 		free(s->devices[i]);
 	free(s->metadata_dir);
+	free(s->lost);
 	memset(s, 0, sizeof(*s));
 }
 
@@ -28,8 +33,6 @@ void diskgroup_found_free(struct diskgroup_found *f)
 {
 	for (unsigned i = 0; i < f->count; i++)
 		diskgroup_set_free(&f->set[i]);
-	for (unsigned i = 0; i < f->missing_count; i++)
-		free(f->missing[i]);
 	memset(f, 0, sizeof(*f));
 }
 
@@ -183,11 +186,66 @@ static int make_dirs(const char *path)
 	return mkdir(copy, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Nobody may hold it: mounted, LVM, md, swap or another process with O_EXCL all answer EBUSY. */
+/* The process that has a lock on the file: "process 12 (ashlard)", or "another process". */
+static void name_holder(const struct stat *st, char out[64])
+{
+	char line[256], path[48], name[32] = "";
+	long pid = 0, p;
+	unsigned major, minor;
+	unsigned long ino;
+	FILE *f = fopen("/proc/locks", "re");
+
+	snprintf(out, 64, "another process");
+	while (f && !pid && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%lu", &p, &major, &minor, &ino) == 4 &&
+		    ino == st->st_ino && major == major(st->st_dev) && minor == minor(st->st_dev))
+			pid = p;
+	if (f)
+		fclose(f);
+	if (pid <= 0)
+		return;
+	snprintf(path, sizeof(path), "/proc/%ld/comm", pid);
+	f = fopen(path, "re");
+	if (f && !fgets(name, sizeof(name), f))
+		name[0] = '\0';
+	if (f)
+		fclose(f);
+	name[strcspn(name, "\n")] = '\0';
+	if (pid == getpid())
+		snprintf(out, 64, "a disk group of this node");
+	else
+		snprintf(out, 64, "process %ld (%.16s)", pid, name);
+}
+
+/* Nobody may hold it: mounted, LVM, md, swap or another process with O_EXCL all answer EBUSY; another
+ * ashlard has it locked. */
+static int check_unused(const char *path, const struct stat *st, char why[256])
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC | (S_ISBLK(st->st_mode) ? O_EXCL : 0)), rc = 0;
+	char holder[64];
+
+	if (fd < 0)
+		rc = errno == EBUSY ? -ERR_BUSY : -errno;
+	if (rc == -ERR_BUSY) {
+		snprintf(why, 256,
+			 "%.140s is in use (mounted, swap, LVM, md or another process); "
+			 "`lsblk` shows by what; release it first",
+			 path);
+	} else if (rc < 0) {
+		snprintf(why, 256, "%.160s cannot be opened: %s", path, strerror(-rc));
+	} else if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		rc = errno == EWOULDBLOCK ? -ERR_BUSY : -errno;
+		name_holder(st, holder);
+		snprintf(why, 256, "%.140s is in use by %s; choose another device", path, holder);
+	}
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
 static int check_device(const char *path, char why[256])
 {
 	struct stat st;
-	int fd;
 
 	if (stat(path, &st) < 0) {
 		int rc = -errno;
@@ -199,20 +257,30 @@ static int check_device(const char *path, char why[256])
 		snprintf(why, 256, "%.160s is neither a block device nor a file", path);
 		return -ERR_INVALID;
 	}
-	fd = open(path, O_RDWR | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
-	if (fd < 0) {
-		int rc = errno == EBUSY ? -ERR_BUSY : -errno;
-
-		if (rc == -ERR_BUSY)
-			snprintf(why, 256,
-				 "%.140s is in use (mounted, swap, LVM, md or another process); "
-				 "`lsblk` shows by what; release it first",
-				 path);
-		else
-			snprintf(why, 256, "%.160s cannot be opened: %s", path, strerror(-rc));
-		return rc;
+	if (S_ISREG(st.st_mode) && st.st_size < FILE_MIN_BYTES) {
+		snprintf(why, 256, "%.140s has %lld bytes; a device of a disk group needs at least %u MiB",
+			 path, (long long)st.st_size, FILE_MIN_BYTES >> 20);
+		return -ERR_INVALID;
 	}
-	close(fd);
+	return check_unused(path, &st, why);
+}
+
+/* Two names of one device (links, /dev/disk/by-…) are the same device. */
+static int check_distinct(const struct diskgroup_set *s, char why[256])
+{
+	struct stat a, b;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		for (unsigned k = 0; k < i; k++) {
+			if (stat(s->devices[i], &a) < 0 || stat(s->devices[k], &b) < 0)
+				continue; /* reported by check_device */
+			if (S_ISBLK(a.st_mode) ? a.st_rdev != b.st_rdev || !S_ISBLK(b.st_mode) :
+						 a.st_ino != b.st_ino || a.st_dev != b.st_dev)
+				continue;
+			snprintf(why, 256, "%.110s and %.110s are one device", s->devices[k],
+				 s->devices[i]);
+			return -ERR_INVALID;
+		}
 	return 0;
 }
 
@@ -231,6 +299,8 @@ static int refuse_foreign(const char *path, char why[256])
 static int probe_existing(const struct identity *id, const struct diskgroup_spec *s,
 			  struct diskgroup_set *out, unsigned *finals, char why[256])
 {
+	const char *bare = NULL;
+
 	*finals = 0;
 	for (unsigned i = 0; i < out->device_count; i++) {
 		struct store_probe p;
@@ -238,8 +308,10 @@ static int probe_existing(const struct identity *id, const struct diskgroup_spec
 		bool ours = rc == 0 && uuid_equal(&p.cluster, &id->cluster) &&
 			    uuid_equal(&p.node, &id->node);
 
-		if (rc == -ENODATA || (rc < 0 && s->wipe))
+		if (rc == -ENODATA || (rc < 0 && s->wipe)) {
+			bare = out->devices[i];
 			continue;
+		}
 		if (rc < 0) {
 			snprintf(why, 256,
 				 "%.120s carries a superblock that cannot be read (%s); if its "
@@ -249,6 +321,7 @@ static int probe_existing(const struct identity *id, const struct diskgroup_spec
 			return rc;
 		}
 		if (!ours || (!uuid_is_nil(&out->uuid) && !uuid_equal(&out->uuid, &p.group))) {
+			bare = out->devices[i];
 			if (s->wipe)
 				continue;
 			return refuse_foreign(out->devices[i], why);
@@ -259,6 +332,18 @@ static int probe_existing(const struct identity *id, const struct diskgroup_spec
 			out->number = p.group_number;
 			(*finals)++;
 		}
+	}
+	/* All superblocks of a group are written before the first becomes final: this is another set. */
+	if (*finals && bare && !s->wipe) {
+		snprintf(why, 256,
+			 "%.120s is no part of disk group %u, others named here are; name exactly its "
+			 "devices, or repeat with --wipe to make a new group of these",
+			 bare, out->number);
+		return -ERR_OCCUPIED;
+	}
+	if (*finals && bare) { /* wipe */
+		*finals = 0;
+		memset(&out->uuid, 0, sizeof(out->uuid));
 	}
 	return 0;
 }
@@ -274,6 +359,31 @@ static void set_from_spec(const struct diskgroup_spec *s, struct diskgroup_set *
 		out->role[out->device_count] = DEVICE_CAPACITY;
 		out->devices[out->device_count++] = xstrdup(s->capacity[i]);
 	}
+}
+
+/* The device whose edges are not empty: store_format has refused one. */
+static const char *first_occupied(const struct diskgroup_set *set)
+{
+	enum { EDGE = 65536 };
+	char *b = xmalloc(EDGE);
+	const char *found = NULL;
+
+	for (unsigned i = 0; i < set->device_count && !found; i++) {
+		int fd = open(set->devices[i], O_RDONLY | O_CLOEXEC);
+		off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+		off_t at[2] = {0, end > EDGE ? end - EDGE : 0};
+
+		for (unsigned k = 0; fd >= 0 && k < 2; k++) {
+			ssize_t n = pread(fd, b, EDGE, at[k]);
+
+			for (ssize_t j = 0; j < n && !found; j++)
+				found = b[j] ? set->devices[i] : NULL;
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+	free(b);
+	return found ? found : "a device";
 }
 
 static int format_pending(const struct config *c, const struct identity *id,
@@ -296,12 +406,15 @@ static int format_pending(const struct config *c, const struct identity *id,
 		return rc;
 	}
 	rc = store_format(&f);
-	if (rc == -ERR_EXISTS)
+	if (rc == -ERR_EXISTS) {
 		snprintf(why, 256,
-			 "a device carries a file system, partition table or superblock already "
-			 "(the "
-			 "log of ashlard names it); if its data is not needed, repeat with --wipe");
-	else if (rc < 0)
+			 "%.110s carries a file system, partition table or other data already; if it is "
+			 "not needed, repeat with --wipe",
+			 first_occupied(set));
+		rc = -ERR_OCCUPIED;
+	} else if (rc == -EINVAL) {
+		snprintf(why, 256, "a device is too small (the log of ashlard names it)");
+	} else if (rc < 0)
 		snprintf(why, 256, "formatting failed: %s (the log of ashlard names the device)",
 			 err_text(rc));
 	set->pending = true;
@@ -319,6 +432,8 @@ int diskgroup_format(const struct config *c, const struct identity *id,
 	set_from_spec(s, out);
 	for (unsigned i = 0; rc == 0 && i < out->device_count; i++)
 		rc = check_device(out->devices[i], why);
+	if (rc == 0)
+		rc = check_distinct(out, why);
 	if (rc == 0)
 		rc = probe_existing(id, s, out, &finals, why);
 	if (rc < 0) {
@@ -338,8 +453,10 @@ int diskgroup_format(const struct config *c, const struct identity *id,
 	out->pending = finals < out->device_count;
 	if (rc == 0)
 		rc = hints_save(c->state_dir, out);
-	if (rc < 0)
+	if (rc < 0) {
+		(void)rmdir(out->metadata_dir); /* only if nothing is in it */
 		diskgroup_set_free(out);
+	}
 	return rc;
 }
 
@@ -397,28 +514,46 @@ static void scan_for(struct diskgroup_set *set, const struct identity *id)
 		closedir(d);
 }
 
-static void add_missing(struct diskgroup_found *f, const char *path)
+/* A device of the hint that does not count: why, in words that lead to a remedy. */
+static void note_lost(struct diskgroup_set *set, const char *path, int rc)
 {
-	if (f->missing_count < ARRAY_LEN(f->missing))
-		f->missing[f->missing_count++] = xstrdup(path);
+	const char *why = "its superblock is of another cluster, node or disk group";
+	char text[96];
+
+	if (rc == -ENOENT) {
+		why = "there is no such device";
+	} else if (rc == -ENODATA) {
+		why = "it carries no superblock: wiped, or another disk under this name";
+	} else if (rc == -ERR_CORRUPT || rc == -EINVAL) {
+		why = "both its superblocks are damaged, or it was truncated";
+	} else if (rc < 0) {
+		snprintf(text, sizeof(text), "it cannot be read: %.60s", err_text(rc));
+		why = text;
+	}
+	if (!set->lost) {
+		set->lost = xstrdup(path);
+		snprintf(set->why_lost, sizeof(set->why_lost), "%s", why);
+	}
+	log_error("diskgroup", "a device of a disk group is missing or no longer ours",
+		  "path=\"%s\" reason=\"%s\"", path, why);
 }
 
 /* Takes the devices whose superblocks agree with the hint. */
-static void probe_hint(const struct json *hint, const struct identity *id,
-		       struct diskgroup_set *set, struct diskgroup_found *f)
+static void probe_hint(const struct json *hint, const struct identity *id, struct diskgroup_set *set)
 {
 	const struct json *list = json_get(hint, "devices");
-	unsigned expected = (unsigned)json_len(list), missing_before = f->missing_count;
+	unsigned expected = (unsigned)json_len(list);
+	int lost[GROUP_DEVICES_MAX] = {0};
+	bool is_lost[GROUP_DEVICES_MAX] = {false};
 
-	for (size_t i = 0; i < json_len(list); i++) {
+	for (size_t i = 0; i < json_len(list) && i < GROUP_DEVICES_MAX; i++) {
 		const char *path = json_as_str(json_at(list, i));
 		struct store_probe p;
 
-		if (!path || set->device_count >= GROUP_DEVICES_MAX)
-			continue;
-		if (store_probe(path, &p) < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
+		lost[i] = path ? store_probe(path, &p) : -EINVAL;
+		if (lost[i] < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
 		    !uuid_equal(&p.node, &id->node) || !uuid_equal(&p.group, &set->uuid)) {
-			add_missing(f, path);
+			is_lost[i] = path != NULL;
 			continue;
 		}
 		set->probed = true;
@@ -430,8 +565,9 @@ static void probe_hint(const struct json *hint, const struct identity *id,
 	}
 	if (set->device_count < expected)
 		scan_for(set, id);
-	while (set->device_count >= expected && f->missing_count > missing_before)
-		free(f->missing[--f->missing_count]);
+	for (size_t i = 0; set->device_count < expected && i < GROUP_DEVICES_MAX; i++)
+		if (is_lost[i])
+			note_lost(set, json_as_str(json_at(list, i)), lost[i]);
 }
 
 int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out)
@@ -448,12 +584,9 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 		if (!uuid || uuid_parse(uuid, &set->uuid) < 0 || !dir)
 			continue;
 		set->metadata_dir = xstrdup(dir);
-		probe_hint(hint, id, set, out);
+		probe_hint(hint, id, set);
 		out->count++;
 	}
 	json_free(j);
-	for (unsigned i = 0; i < out->missing_count; i++)
-		log_error("diskgroup", "device is missing or no longer ours", "path=\"%s\"",
-			  out->missing[i]);
 	return 0;
 }

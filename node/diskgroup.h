@@ -13,6 +13,7 @@ struct diskgroup_set {
 	enum device_role role[GROUP_DEVICES_MAX];
 	unsigned device_count;
 	char *metadata_dir;
+	char *lost, why_lost[96]; /* first device that is not there or not ours any more, else NULL */
 	/* From the superblocks (diskgroup_probe): */
 	bool pending, probed;
 	uint16_t number;
@@ -41,13 +42,11 @@ int diskgroup_format(const struct config *c, const struct identity *id, const st
 int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_t number,
 		       char why[256]) MUST_USE;
 
-/* All groups whose superblocks name this cluster and node, from the hints in devices.json. Missing
- * devices are reported in `missing` (paths, malloc'ed array of malloc'ed strings). */
+/* All groups whose superblocks name this cluster and node, from the hints in devices.json. A group
+ * that lacks a device says so in its `lost`. */
 struct diskgroup_found {
 	struct diskgroup_set set[GROUPS_PER_NODE_MAX];
 	unsigned count;
-	char *missing[GROUPS_PER_NODE_MAX * GROUP_DEVICES_MAX];
-	unsigned missing_count;
 };
 int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out) MUST_USE;
 void diskgroup_found_free(struct diskgroup_found *f);

@@ -16,7 +16,7 @@ struct node_group {
 	struct store *store; /* NULL while not open */
 	bool started, added;
 	int failed;
-	char why[160];
+	char why[224];
 	/* regrouping: the store has a newer incarnation than the map */
 	struct control_propose propose;
 	struct wait propose_wait;
@@ -49,6 +49,7 @@ static void set_copy(struct diskgroup_set *to, const struct diskgroup_set *from)
 	for (unsigned i = 0; i < from->device_count; i++)
 		to->devices[i] = xstrdup(from->devices[i]);
 	to->metadata_dir = xstrdup(from->metadata_dir);
+	to->lost = from->lost ? xstrdup(from->lost) : NULL;
 }
 
 static struct node_group *group_add(struct node *n, const struct diskgroup_set *set)
@@ -81,6 +82,9 @@ static int group_open_blocking(const struct node *n, const struct diskgroup_set 
 	struct store_config cfg;
 	int rc, lost;
 
+	/* Without a device there is nothing to reset either: its log or map may come back with it. */
+	if (set->lost)
+		return -ERR_NOT_FOUND;
 	store_config_of(n, set, &cfg);
 	rc = lost = store_open(&cfg, out);
 	if (lost == -ERR_LOG_LOST || lost == -ERR_MAP_LOST) {
@@ -96,9 +100,19 @@ static int group_open_blocking(const struct node *n, const struct diskgroup_set 
 static void group_note_failure(struct node_group *g, int rc)
 {
 	g->failed = rc;
+	if (g->set.lost) {
+		snprintf(g->why, sizeof(g->why), "%.110s: %s", g->set.lost, g->set.why_lost);
+		log_error("group", "a disk group lacks a device; the node serves without the group. Bring the "
+			  "device back and restart ashlard, or make a new group of the devices with "
+			  "`ashlar diskgroup add --wipe`", "group=%u device=%s reason=\"%s\"", g->set.number,
+			  g->set.lost, g->set.why_lost);
+		return;
+	}
 	snprintf(g->why, sizeof(g->why), "could not be opened: %s", err_text(rc));
-	log_error("group", "a disk group could not be opened; the node serves without it",
-		  "group=%u device=%s error=%s reason=\"%s\"", g->set.number, g->set.devices[0], err_name(rc),
+	log_error("group", "a disk group could not be opened; the node serves without it. `ashlard inspect "
+		  "PATH` shows what its devices hold",
+		  "group=%u device=%s metadata_dir=%s error=%s reason=\"%s\"", g->set.number,
+		  g->set.device_count ? g->set.devices[0] : "none", g->set.metadata_dir, err_name(rc),
 		  err_text(rc));
 }
 
@@ -123,8 +137,6 @@ void node_groups_find(struct node *n)
 			group_note_failure(g, rc);
 		rc = 0;
 	}
-	for (unsigned i = 0; i < found->missing_count; i++)
-		log_error("group", "a device of this node is missing", "device=%s", found->missing[i]);
 	diskgroup_found_free(found);
 	free(found);
 }

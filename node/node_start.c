@@ -36,7 +36,7 @@ static int start_tls(void *ctx)
 
 	birth_paths(n->config.state_dir, &n->paths);
 	n->tls = tls_ctx_create(n->paths.ca, n->paths.cert, n->paths.key);
-	return n->tls ? 0 : -ERR_AUTH;
+	return n->tls ? 0 : -ERR_CORRUPT; /* the file was named */
 }
 
 static int start_groups(void *ctx)

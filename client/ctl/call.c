@@ -60,6 +60,7 @@ int ctl_exit_of(const char *name, long status)
 		{"RETRY", CTL_UNREACHABLE},       {"FULL", CTL_NO_SPACE},
 		{"ENOSPC", CTL_NO_SPACE},         {"ETIMEDOUT", CTL_TIMEOUT},
 		{"INCOMPLETE", CTL_REDUNDANCY},   {"TOO_FEW", CTL_REFUSED},
+		{"OCCUPIED", CTL_REDUNDANCY},     {"FOREIGN", CTL_REDUNDANCY},
 	};
 
 	for (size_t i = 0; name && i < ARRAY_LEN(table); i++)

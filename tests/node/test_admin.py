@@ -159,7 +159,7 @@ def groups(a, b):
     with open(a.path("foreign"), "wb") as f, open(b.path("disk"), "rb") as g:
         f.write(g.read(1 << 20))
         f.truncate(2 << 30)
-    a.expect(1, "diskgroup", "add", "--capacity", a.path("foreign"), says="--wipe")
+    a.expect(5, "diskgroup", "add", "--capacity", a.path("foreign"), says="--wipe")
     wait_for("both groups active", lambda: [g["state"] for g in a.json("diskgroup", "list")["diskgroups"]] == ["active"] * 2)
     a.expect(0, "diskgroup", "show", "2", says=b.path("disk"))
     a.expect(3, "diskgroup", "show", "7", says="no disk group")

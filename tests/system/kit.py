@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What system tests share: a lab that goes away at the end, commands that must succeed or must fail, the
 history load in the background. A test is a script; it prints what it does and exits 0, 1 or 77 (skipped)."""
-import atexit, json, os, subprocess, sys, time
+import atexit, json, os, socket, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("ASHLAR_BIN", os.path.join(ROOT, "build/release/bin"))
@@ -83,6 +83,11 @@ class Lab:
 
     def volume(self, name, size, copies=2):
         self.ashlar("volume", "create", name, "--size", size, "--copies", copies)
+        # The other nodes hear of it a moment later.
+        for line in self.do("env").splitlines():
+            if line.startswith("NODE"):
+                n = line[4:line.index("_")]
+                watch_for(f"volume {name} at node {n}", lambda: self.ashlar("volume", "show", name, node=n, rc=None)[0] == 0, 10)
 
     def in_sync(self, timeout=120):
         self.do("wait", "in-sync", timeout=timeout)
@@ -125,3 +130,97 @@ def watch_for(what, test, timeout):
         if time.monotonic() > end:
             fail(f"timed out waiting for {what}")
         time.sleep(0.05)
+
+
+class NbdError(Exception):
+    """The errno that the server answered, and its text if it sent one."""
+
+    def __init__(self, errno, text=""):
+        super().__init__(f"errno {errno} {text}")
+        self.errno, self.text = errno, text
+
+
+class Nbd:
+    """A small blocking NBD client with structured replies, so that tests see errno and text as sent."""
+
+    def __init__(self, socket_path, export, timeout=60):
+        self.s = socket.socket(socket.AF_UNIX)
+        self.s.settimeout(timeout)
+        self.s.connect(socket_path)
+        self.cookie = 0
+        self.take(18)
+        self.s.sendall(struct.pack(">I", 3))
+        self.option(8, b"")  # structured replies
+        name = export.encode()
+        self.option(7, struct.pack(">I", len(name)) + name + struct.pack(">H", 0))
+
+    def take(self, n):
+        parts = bytearray()
+        while len(parts) < n:
+            got = self.s.recv(min(n - len(parts), 1 << 20))
+            if not got:
+                raise ConnectionError("the server closed the connection")
+            parts += got
+        return bytes(parts)
+
+    def option(self, number, data):
+        self.s.sendall(b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data)
+        while True:
+            _, _, kind, n = struct.unpack(">QIII", self.take(20))
+            body = self.take(n)
+            if kind == 3 and body[:2] == b"\0\0":
+                self.size = struct.unpack(">Q", body[2:10])[0]
+            if kind == 1:
+                return
+            if kind & 0x80000000:
+                raise NbdError(kind, body.decode(errors="replace"))
+
+    def call(self, kind, off, length, data=b""):
+        self.cookie += 1
+        self.s.sendall(struct.pack(">IHHQQI", 0x25609513, 0, kind, self.cookie, off, length) + data)
+        out, error = bytearray(length if kind == 0 else 0), None
+        while True:
+            magic, = struct.unpack(">I", self.take(4))
+            if magic == 0x67446698:
+                e, _ = struct.unpack(">IQ", self.take(12))
+                if e:
+                    raise NbdError(e)
+                return bytes(out)
+            flags, chunk, _, n = struct.unpack(">HHQI", self.take(16))
+            body = self.take(n)
+            if chunk & 0x8000:
+                e, k = struct.unpack(">IH", body[:6])
+                error = NbdError(e, body[6:6 + k].decode(errors="replace"))
+            elif chunk in (1, 2):
+                at = struct.unpack(">Q", body[:8])[0] - off
+                if chunk == 1:
+                    out[at:at + n - 8] = body[8:]
+            if flags & 1:
+                if error:
+                    raise error
+                return bytes(out)
+
+    def read(self, off, n):
+        return self.call(0, off, n)
+
+    def write(self, off, data):
+        self.call(1, off, len(data), data)
+
+    def trim(self, off, n):
+        self.call(4, off, n)
+
+    def flush(self):
+        self.call(3, 0, 0)
+
+    def close(self):
+        try:
+            self.s.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 2, 0, 0, 0))
+        except OSError:
+            pass
+        self.s.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

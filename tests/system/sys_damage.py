@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A node is killed, something of it is damaged, it is started again: either it refuses with a message that
+names the file, and the cluster goes on; or it comes up and repairs itself from its peers. What was
+acknowledged reads back right through every node, whatever was damaged. One block may answer EIO while its
+only other copy is away; a wrong one may not be read, ever.
+  SEED=N repeats a run; CASES=a,b runs only these; ROUNDS=n."""
+import errno, glob, random, shutil, sys, os
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from kit import *
+
+MIB = 1 << 20
+SIZE, CHUNK = 96 * MIB, MIB
+seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
+rng = random.Random(seed)
+step(f"SEED={seed}")
+lab = Lab("damage", "--nodes", "3", "--ram", "--size", "1G", "--cache", "64M")
+lab.volume("v", f"{SIZE // MIB}M")
+known = bytearray(SIZE)
+
+
+# ---- the known content ----
+def put(node, off, n):
+    data = rng.randbytes(n)
+    with Nbd(lab.socket(node), "v") as d:
+        for at in range(0, n, CHUNK):
+            d.write(off + at, data[at:at + CHUNK])
+    known[off:off + n] = data
+
+
+def scribble(node):
+    """Something large and some scattered blocks, so that log records of both sorts exist."""
+    with Nbd(lab.socket(node), "v") as d:
+        for n in [2 * MIB] + [4096] * 100:
+            off = rng.randrange((SIZE - n) // 4096) * 4096
+            data = rng.randbytes(n)
+            d.write(off, data)
+            known[off:off + n] = data
+
+
+def verify(nodes, may_fail=False):
+    """Reads all through each node. may_fail: EIO is an answer, a wrong block is not."""
+    failed = 0
+    for node in nodes:
+        with Nbd(lab.socket(node), "v") as d:
+            for off in range(0, SIZE, CHUNK):
+                try:
+                    got = d.read(off, CHUNK)
+                except NbdError as e:
+                    if not may_fail or e.errno != errno.EIO:
+                        fail(f"{case}: read of {off} through node {node}: {e}")
+                    failed += 1
+                    continue
+                if got != known[off:off + CHUNK]:
+                    bad = [b for b in range(0, CHUNK, 4096) if got[b:b + 4096] != known[off + b:off + b + 4096]]
+                    fail(f"{case}: WRONG DATA through node {node} at {[off + b for b in bad[:8]]} ({len(bad)} blocks)")
+    return failed
+
+
+# ---- damage ----
+def extents(path, lo, hi):
+    """Ranges of the file that were ever written, within [lo, hi)."""
+    out, fd = [], os.open(path, os.O_RDONLY)
+    at = lo
+    while at < hi:
+        try:
+            a = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            break
+        b = os.lseek(fd, a, os.SEEK_HOLE)
+        if a < hi:
+            out.append((a, min(b, hi)))
+        at = b
+    os.close(fd)
+    return out
+
+
+def flip(path, places):
+    with open(path, "r+b") as f:
+        for at in places:
+            f.seek(at)
+            old = f.read(1)
+            f.seek(at)
+            f.write(bytes([old[0] ^ (1 << rng.randrange(8))]))
+
+
+def pick(ranges, n):
+    total = sum(b - a for a, b in ranges)
+    out = []
+    for _ in range(n if total else 0):
+        k = rng.randrange(total)
+        for a, b in ranges:
+            if k < b - a:
+                out.append(a + k)
+                break
+            k -= b - a
+    return out
+
+
+def cut(path, n):
+    os.truncate(path, n)
+
+
+def spoil(path, r):
+    """Flip, truncate, empty: by round."""
+    size = os.path.getsize(path)
+    if r % 3 == 0:
+        flip(path, [rng.randrange(size) for _ in range(min(8, size))] if size else [])
+    elif r % 3 == 1:
+        cut(path, size // 2)
+    else:
+        with open(path, "wb") as f:
+            f.write(bytes(rng.randrange(1, size + 2)))
+
+
+def superblocks(which):
+    def damage(v, r):
+        path = lab.path(v, rng.choice(["capacity", "cache"]))
+        size = os.path.getsize(path)
+        for at in [p for p, name in ((0, "first"), (size - 4096, "last")) if which in (name, "both")]:
+            if r % 2:
+                flip(path, [at + rng.randrange(8, 192)])
+            else:
+                with open(path, "r+b") as f:
+                    f.seek(at)
+                    f.write(bytes(4096))
+        return path
+    return damage
+
+
+def log_middle(v, r):
+    path = lab.path(v, "cache")
+    ranges = extents(path, MIB, os.path.getsize(path) - 4096)
+    flip(path, pick(ranges, [3, 60, 600][r % 3]))
+    return path
+
+
+def log_tail(v, r):
+    """The blocks that the last writes went to: what a torn or lying device would lose."""
+    path = lab.path(v, "cache")
+    now = open(path, "rb").read()
+    changed = [b for b in range(MIB, len(now) - 4096, 4096) if now[b:b + 4096] != before[v][b:b + 4096]]
+    n = [1, 10, len(changed) // 2][r % 3]
+    with open(path, "r+b") as f:
+        for b in changed[-n:]:
+            f.seek(b)
+            f.write(before[v][b:b + 4096])
+    return path
+
+
+def log_cut(v, r):
+    path = lab.path(v, "cache")
+    cut(path, [0, 24 * MIB, os.path.getsize(path) - 4096][r % 3])
+    return path
+
+
+def segments(v, r):
+    path = lab.path(v, "capacity")
+    flip(path, pick(extents(path, MIB, os.path.getsize(path) - 4096), [5, 300, 5000][r % 3]))
+    return path
+
+
+def segments_cut(v, r):
+    path = lab.path(v, "capacity")
+    used = extents(path, MIB, os.path.getsize(path) - 4096)
+    cut(path, [os.path.getsize(path) - 4096, used[-1][1] // 2 // 4096 * 4096, 0][r % 3])
+    return path
+
+
+def metadata(pattern):
+    def damage(v, r):
+        found = sorted(glob.glob(lab.path(v, "meta", "group0", "**", pattern), recursive=True))
+        if not found:
+            return None
+        path = rng.choice(found)
+        spoil(path, r) if rng.random() < 0.8 else os.unlink(path)
+        return path
+    return damage
+
+
+def state_file(name):
+    def damage(v, r):
+        path = lab.path(v, "state", name)
+        spoil(path, r)
+        return path
+    return damage
+
+
+def raft(v, r):
+    patterns = ["CURRENT", "MANIFEST-*", "*.log", "*.sst"]
+    found = [p for p in glob.glob(lab.path(v, "state", "raft", "**", patterns[r % 3]), recursive=True)
+             if os.path.getsize(p)]
+    path = rng.choice(sorted(found))
+    spoil(path, r)
+    return path
+
+
+# name: (damage, what must happen: "repair": comes up and ends in-sync; "either": that, or it says what is
+# damaged and serves without it or does not start)
+CASES = {
+    "superblock-first": (superblocks("first"), "repair"), "superblock-last": (superblocks("last"), "repair"),
+    "superblock-both": (superblocks("both"), "either"),
+    "log-middle": (log_middle, "repair"), "log-tail": (log_tail, "repair"), "log-truncated": (log_cut, "either"),
+    "segments": (segments, "repair"), "segments-truncated": (segments_cut, "either"),
+    "map-MANIFEST": (metadata("MANIFEST-*"), "repair"), "map-CURRENT": (metadata("CURRENT"), "repair"),
+    "map-sst": (metadata("*.sst"), "repair"), "map-WAL": (metadata("*.log"), "repair"),
+    "identity.json": (state_file("identity.json"), "either"), "node.key": (state_file("node.key"), "either"),
+    "raft-log": (raft, "either"),
+}
+
+
+def log_since(v, at):
+    with open(lab.path(v, "log"), errors="replace") as f:
+        f.seek(at)
+        return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
+
+
+def keep(v):
+    """What a person would restore from: of the victim's small files all, of its devices all too."""
+    d = lab.path(v) + ".kept"
+    shutil.rmtree(d, ignore_errors=True)
+    sh("cp", "-a", "--sparse=always", lab.path(v), d)
+    return d
+
+
+def put_back(v, d, path):
+    rel = os.path.relpath(path, lab.path(v))
+    top = rel.split("/")[0]
+    what = "state/raft" if rel.startswith("state/raft") else "meta" if top == "meta" else rel
+    shutil.rmtree(lab.path(v, what)) if os.path.isdir(lab.path(v, what)) else os.unlink(lab.path(v, what))
+    sh("cp", "-a", "--sparse=always", os.path.join(d, what), lab.path(v, what))
+
+
+def settled(v):
+    """Waits until the node is back for good (True), or reports its disk group as failed (False)."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if any(g.get("failed") for g in lab.json("diskgroup", "list", node=v)["diskgroups"] if g["node"] == f"node{v}"):
+            return False
+        rc, _, _ = lab.do("wait", "in-sync", rc=None, timeout=0.3)
+        if rc == 0:
+            return True
+    fail(f"{case}: neither in-sync nor reported as failed\n" + "\n".join(log_since(v, 0)[-8:]))
+
+
+def expose(v, others):
+    """Latent damage, in one round of three. The victim's copies alone must be right or say that they cannot; once their peers are
+    back, the same reads must be answered from there."""
+    failed = []
+    for o in others:
+        lab.do("kill", o)
+        failed.append(verify([v], may_fail=True))
+        lab.do("start", o)
+        lab.in_sync(60)
+    verify([v])
+    print(f"      alone: {failed[0]} + {failed[1]} of {SIZE // CHUNK} reads answered EIO; none with the peers back",
+          flush=True)
+
+
+def one(name, r):
+    """Kill, damage, start, judge."""
+    global case, before
+    damage, want = CASES[name]
+    v = rng.randrange(1, 4)
+    others = [n for n in (1, 2, 3) if n != v]
+    case = f"{name} round {r + 1}"
+    before = {v: open(lab.path(v, "cache"), "rb").read()} if name == "log-tail" else {}
+    scribble(others[0])
+    lab.do("kill", v)
+    kept = keep(v)
+    path = damage(v, r)
+    if not path:
+        print(f"  {case}: no such file on node {v}", flush=True)
+        lab.do("start", v)
+        lab.in_sync(60)
+        return
+    if r % 3 != 1:  # else nothing is written meanwhile: the victim is still a member when it returns
+        scribble(others[1])
+    at = os.path.getsize(lab.path(v, "log"))
+    rc, _, err = lab.do("start", v, rc=None, timeout=25)
+    if rc == 0 and want == "repair":
+        lab.in_sync(60)
+    answer = "refuses" if rc else "serves, in-sync" if settled(v) else "serves without the disk group"
+    messages = log_since(v, at)
+    said = [m for m in messages if "level=error" in m]
+    print(f"  {case}: node {v}, {os.path.relpath(path, lab.path(v))}: {answer}", flush=True)
+    for m in (said or messages)[:3]:
+        print("      " + m.split(" ", 1)[1][:220], flush=True)
+    restored = False
+    if answer in ("refuses", "serves without the disk group"):
+        if answer == "refuses" and want == "repair":
+            fail(f"{case}: the node does not come up: {err}")
+        names = path
+        for d in ("state/raft", "meta/group0"):  # of a database its directory
+            if lab.path(v, d) in path:
+                names = lab.path(v, d)
+        if not any(names in m for m in said):
+            fail(f"{case}: no error message names {names}\n" + "\n".join(messages[-8:]))
+        verify(others if answer == "refuses" else (1, 2, 3))
+        if answer != "refuses":
+            lab.do("kill", v)
+        else:
+            rc, out, _ = lab.do("kill", v, rc=None)
+            if rc == 0:
+                fail(f"{case}: the node neither serves nor ends")
+        put_back(v, kept, path)
+        lab.do("start", v)
+        lab.in_sync(60)
+        restored = True
+    verify((1, 2, 3))
+    if not restored and name in ("segments", "log-middle"):
+        if r % 3 == 1:
+            expose(v, others)
+        put(others[0], 0, SIZE)  # else the next case would meet a second fault: damage stays until overwritten
+    shutil.rmtree(kept)
+
+
+put(1, 0, SIZE)
+case = "undamaged"
+verify((1, 2, 3))
+names = [n for n in os.environ.get("CASES", ",".join(CASES)).split(",")]
+rounds = int(os.environ.get("ROUNDS", 12 if LONG else 3))
+for r in range(rounds):
+    for name in names:
+        t = time.monotonic()
+        one(name, r)
+        if os.environ.get("TIMES"):
+            print(f"      {time.monotonic() - t:.1f} s")
+lab.done()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""All nodes end, some hard and some cleanly, and start again in shuffled order, with delays between them, under
+history load: every acknowledged write reads back, whoever came first. 3 rounds; 20 in the long run."""
+import random, signal, sys, os
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from kit import *
+
+seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
+rng = random.Random(seed)
+step(f"SEED={seed}")
+lab = Lab("orders", "--nodes", "3", "--ram", "--size", "1G", "--cache", "64M")
+lab.volume("v", "128M")
+
+
+def pid(n):
+    return int(dict(x.split("=") for x in lab.do("env").splitlines() if x.startswith("NODE"))[f"NODE{n}_PID"])
+
+
+def ended(p):
+    try:
+        return open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def stop(nodes):
+    """In this order, each hard or cleanly, with pauses between."""
+    words = []
+    for n in nodes:
+        how = rng.choice(["kill", "kill", "stop"])
+        words.append(f"{how} {n}")
+        p = pid(n)
+        os.kill(p, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        watch_for(f"node {n} to end", lambda: ended(p), 20)
+        time.sleep(rng.choice([0, 0, 0.3, 1.5]))  # part of the random plan
+    return words
+
+
+def start(nodes):
+    """One after the other. A first node alone cannot serve yet, so `lab start` is not waited for, only its
+    process; the delays are what it is given."""
+    delays = [rng.choice([0.1, 0.3, 1, 3]) for _ in nodes]
+    for n, delay in zip(nodes, delays):
+        lab.do("start", n, rc=None, timeout=delay)
+    for n in nodes:
+        watch_for(f"node {n} to serve", lambda: serving(n), 60)
+    return delays
+
+
+def serving(n):
+    rc, out, _ = lab.ashlar("status", "-o", "json", node=n, rc=None)
+    return rc == 0 and json.loads(out).get("state") == "serving"
+
+
+for r in range(20 if LONG else 3):
+    order, back = [1, 2, 3], [1, 2, 3]
+    rng.shuffle(order)
+    rng.shuffle(back)
+    history = History(lab, "v", ["1", "2", "3"], blocks=rng.choice([64, 256, 1024]), seed=seed * 100 + r + 1)
+    time.sleep(rng.uniform(0.5, 2))  # how long the load runs before
+    words = stop(order)
+    step(f"round {r + 1}: {', '.join(words)}; start {back}")
+    delays = start(back)
+    print(f"  delays {delays}", flush=True)
+    lab.in_sync()
+    history.finish()
+    lab.in_sync()
+lab.done()
