@@ -49,6 +49,7 @@ static _Atomic uint64_t commits;
 void fake_tier_set_full(bool on) { full = on; }
 void fake_tier_set_paused(bool on) { paused = on; }
 unsigned fake_tier_headers(void) { return headers; }
+bool fake_tier_is_fake(void) { return true; }
 uint64_t fake_tier_commits(void) { return commits; }
 
 static struct db *db_get(const char *dir)

@@ -7,6 +7,7 @@
 #include "store/tier.h"
 
 void fake_tier_copy(const char *from, const char *to); /* `to` becomes what `from` is now */
+bool fake_tier_is_fake(void); /* false: the real one is linked, and cannot be copied while it runs */
 void fake_tier_drop(const char *dir);
 void fake_tier_set_full(bool full);    /* destage answers -ERR_FULL */
 void fake_tier_set_paused(bool paused); /* destage waits; let go by unpausing */

@@ -34,6 +34,7 @@ void rig_make(struct rig *r, const char *name, unsigned capacity, bool cache, ui
 	name_files(r, name);
 	for (unsigned i = 0; i < r->count; i++)
 		make_file(r->paths[i], bytes);
+	EXPECT(mkdir(r->meta, 0700) == 0);
 	uuid_make(&r->cluster);
 	uuid_make(&r->node);
 	uuid_make(&r->group);
