@@ -204,7 +204,7 @@ static void client_sweep(struct timer *t)
 
 void client_map_changed(struct client *c, enum map_record kind, uint64_t id)
 {
-	struct volume *v;
+	struct volume *v, *tmp;
 
 	switch (kind) {
 	case MAP_REC_NODE:
@@ -218,19 +218,19 @@ void client_map_changed(struct client *c, enum map_record kind, uint64_t id)
 		break;
 	case MAP_REC_VOLUME:
 	case MAP_REC_VOLUME_GONE:
-		v = volume_by_id(c, (uint32_t)id);
-		if (v)
+		list_for_each_safe(v, tmp, &c->volumes, link) if (v->id == id)
 			volume_map_changed(v);
 		break;
 	case MAP_REC_OBJECT:
-		v = volume_by_id(c, object_volume(id));
-		if (v && object_index(id) < v->object_count && v->objects[object_index(id)]) {
-			struct vobject *o = v->objects[object_index(id)];
+		list_for_each(v, &c->volumes, link)
+			if (v->id == object_volume(id) && object_index(id) < v->object_count &&
+			    v->objects[object_index(id)]) {
+				struct vobject *o = v->objects[object_index(id)];
 
-			o->route_gen = 0;
-			if (list_empty(&o->changed))
-				list_push_back(&c->changed, &o->changed);
-		}
+				o->route_gen = 0;
+				if (list_empty(&o->changed))
+					list_push_back(&c->changed, &o->changed);
+			}
 		break;
 	case MAP_REC_ATTACHMENT:
 	case MAP_REC_ATTACHMENT_GONE:
@@ -254,16 +254,12 @@ void client_map_done(struct client *c)
 	client_arm(c);
 }
 
-int client_find(const struct client *c, const char *name, bool shared, struct client_volume *out)
+int client_find(const struct client *c, const char *name, struct client_volume *out)
 {
 	const struct map_volume *mv = map_volume_by_name(c->cfg.map, name);
-	const struct volume *v;
 
 	if (!mv || mv->state != VOLUME_LIVE)
 		return -ERR_NOT_FOUND;
-	v = volume_by_id((struct client *)c, mv->id);
-	if (v && volume_mode_conflict(v, shared))
-		return -ERR_HELD;
 	memcpy(out->name, mv->name, sizeof(out->name));
 	out->size = mv->size;
 	return 0;
@@ -286,6 +282,11 @@ void client_list(const struct client *c, void (*fn)(void *arg, const struct clie
 }
 
 /* ---- For people ---- */
+
+uint64_t client_map_version(const struct client *c)
+{
+	return c->cfg.map->version;
+}
 
 void client_stats(const struct client *c, struct client_stats *out)
 {

@@ -46,12 +46,12 @@ struct client_volume {
 	char name[NAME_MAX_LEN + 1];
 	uint64_t size;
 };
-/* -ERR_NOT_FOUND; -ERR_HELD as of volume_open. */
-int client_find(const struct client *c, const char *name, bool shared, struct client_volume *out) MUST_USE;
+/* -ERR_NOT_FOUND */
+int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE;
 void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg);
 
-/* Opening does not attach: the first write does (exclusive, unless shared). 0, -ERR_NOT_FOUND, or -ERR_HELD:
- * it is open here in the other mode. An attachment is renewed as long as its volume is open. */
+/* Opening does not attach: the first write does (exclusive, unless shared). An attachment is renewed as long as
+ * its volume is open. Both modes may be open here, but only one of them attached. 0, -ERR_NOT_FOUND. */
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out) MUST_USE;
 void volume_close(struct volume *v, struct wait *w); /* drains, detaches when it was the last; resumes once */
 uint64_t volume_size(const struct volume *v);	     /* follows a resize */
@@ -93,6 +93,7 @@ const char *volume_held_by(const struct volume *v);
 struct client_stats {
 	uint64_t ios, retries, remote, local, bytes_read, bytes_written, in_flight;
 };
+uint64_t client_map_version(const struct client *c); /* what it, and who shares its map, has applied */
 void client_stats(const struct client *c, struct client_stats *out);
 void client_ops(struct client *c,
 		void (*fn)(void *arg, const char *volume, const char *kind, const char *waits_for,

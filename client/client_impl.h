@@ -96,7 +96,7 @@ struct resize_notice {
 };
 
 struct volume {
-	struct list link; /* client.volumes */
+	struct list link; /* client.volumes: at most one per id and mode */
 	struct client *client;
 	uint32_t id;
 	char name[NAME_MAX_LEN + 1];
@@ -185,15 +185,11 @@ struct part *part_get(struct client *c);
 void part_put(struct part *p);
 
 /* volume.c */
-struct volume *volume_by_id(struct client *c, uint32_t id);
 struct vobject *volume_object(struct volume *v, uint32_t index);
 void volume_map_changed(struct volume *v);
 void volume_fence(struct volume *v);
 void volume_attend(struct volume *v); /* attach, detach, abort, drop: from the end of a turn */
 bool volume_io_writes(uint8_t kind);
-
-/* The volume is open, or on its way, in the other mode. */
-bool volume_mode_conflict(const struct volume *v, bool shared);
 
 /* renew.c */
 void renew_init(struct client *c);

@@ -158,16 +158,11 @@ static bool export_find(void *ctx, const char *export, struct nbd_export *out)
 	char name[NAME_MAX_LEN + 1];
 	struct client_volume v;
 	bool shared;
-	int rc;
 
 	_Static_assert(sizeof(out->name) == sizeof(name) + sizeof(SHARED_SUFFIX) - 1, "both fit");
 	if (!export_split(export, name, &shared))
 		return false;
-	rc = client_find(c->server->cfg.client, name, shared, &v);
-	if (rc == -ERR_HELD)
-		out->refused = shared ? "open here as NAME, not shared: close that first"
-				      : "open here as NAME:shared: use that name too, or close it first";
-	if (rc < 0)
+	if (client_find(c->server->cfg.client, name, &v) < 0)
 		return false;
 	snprintf(out->name, sizeof(out->name), "%s%s", v.name, shared ? SHARED_SUFFIX : "");
 	out->size = v.size;
@@ -204,7 +199,7 @@ static void conn_enter(struct nbd_conn *c)
 
 	CHECK(export_split(c->negotiation.export.name, name, &shared)); /* it was found */
 	if (volume_open(s->cfg.client, name, shared, &c->volume) < 0) {
-		nbd_conn_fail(c, "the volume went away, or was opened in another mode, during negotiation");
+		nbd_conn_fail(c, "the volume went away during negotiation");
 		return;
 	}
 	s->negotiating--;

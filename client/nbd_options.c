@@ -82,13 +82,6 @@ static enum nbd_step reply_error(struct writer *out, uint32_t option, uint32_t t
 	return NBD_STEP_NEXT;
 }
 
-static enum nbd_step reply_not_found(struct writer *out, uint32_t option, const struct nbd_export *e)
-{
-	if (e->refused)
-		return reply_error(out, option, NBD_REP_ERR_POLICY, e->refused);
-	return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
-}
-
 /* A name of at most NBD_NAME_MAX bytes without NUL, into `out` cut to what any of our names may
  * have: a longer one cannot be found anyway, so it becomes one that no export has. */
 static bool take_name(struct reader *r, uint32_t length, char out[NBD_EXPORT_MAX + 1])
@@ -161,7 +154,7 @@ static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader
 static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, struct reader *r,
 				 struct writer *out)
 {
-	struct nbd_export e = {0};
+	struct nbd_export e;
 	bool want_name = false;
 	char name[NBD_EXPORT_MAX + 1];
 	unsigned count;
@@ -174,7 +167,7 @@ static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, str
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad information requests");
 	if (!n->exports->find(n->ctx, name, &e))
-		return reply_not_found(out, option, &e);
+		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
 	reply_head(out, option, NBD_REP_INFO, 12);
 	out_be16(out, NBD_INFO_EXPORT);
 	out_be64(out, e.size);
@@ -219,7 +212,7 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 				 struct writer *out)
 {
 	bool set = option == NBD_OPT_SET_META_CONTEXT, match;
-	struct nbd_export e = {0};
+	struct nbd_export e;
 	char name[NBD_EXPORT_MAX + 1];
 	uint32_t count;
 
@@ -245,7 +238,7 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad context queries");
 	if (!n->exports->find(n->ctx, name, &e))
-		return reply_not_found(out, option, &e);
+		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
 	if (match)
 		reply_context(out, option, set ? NBD_CONTEXT_ALLOCATION : 0);
 	if (match && set) {

@@ -108,7 +108,6 @@ enum nbd_error {
 struct nbd_export {
 	char name[NBD_EXPORT_MAX + 1]; /* canonical */
 	uint64_t size;
-	const char *refused; /* find() failed for this reason; NULL: there is no such export */
 };
 struct nbd_exports {
 	bool (*find)(void *ctx, const char *name, struct nbd_export *out);

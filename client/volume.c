@@ -19,11 +19,11 @@ bool volume_io_writes(uint8_t kind)
 	return kind == IO_WRITE || kind == IO_TRIM || kind == IO_ZEROES;
 }
 
-struct volume *volume_by_id(struct client *c, uint32_t id)
+static struct volume *volume_find(struct client *c, uint32_t id, bool shared)
 {
 	struct volume *v;
 
-	list_for_each(v, &c->volumes, link) if (v->id == id) return v;
+	list_for_each(v, &c->volumes, link) if (v->id == id && v->shared == shared) return v;
 	return NULL;
 }
 
@@ -88,13 +88,6 @@ void volume_map_changed(struct volume *v)
 
 /* ---- Open, close ---- */
 
-/* One gateway holds one attachment per volume, so all who have it open there share its mode. */
-bool volume_mode_conflict(const struct volume *v, bool shared)
-{
-	return v->shared != shared && (v->refs || v->attach_state == ATTACH_WANTED ||
-				       v->attach_state == ATTACH_ASKED || v->attach_state == ATTACH_OK);
-}
-
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out)
 {
 	const struct map_volume *mv = map_volume_by_name(c->cfg.map, name);
@@ -102,7 +95,7 @@ int volume_open(struct client *c, const char *name, bool shared, struct volume *
 
 	if (!mv || mv->state != VOLUME_LIVE)
 		return -ERR_NOT_FOUND;
-	v = volume_by_id(c, mv->id);
+	v = volume_find(c, mv->id, shared);
 	if (!v) {
 		v = xcalloc(1, sizeof(*v));
 		v->client = c;
@@ -112,12 +105,10 @@ int volume_open(struct client *c, const char *name, bool shared, struct volume *
 		list_init(&v->attach_wait);
 		list_init(&v->closers);
 		list_init(&v->notices);
+		v->shared = shared;
 		volume_take_geometry(v, mv);
 		list_push_back(&c->volumes, &v->link);
 	}
-	if (volume_mode_conflict(v, shared))
-		return -ERR_HELD;
-	v->shared = shared;
 	if (!v->refs && !v->ios && v->attach_state == ATTACH_FENCED)
 		v->attach_state = ATTACH_NONE; /* a new opening of one that was about to go */
 	v->refs++;
@@ -309,6 +300,29 @@ static void volume_abort_all(struct volume *v)
 	list_for_each_safe(vio, tmp, &v->vios, link) vio_abort(vio, v->aborted);
 }
 
+/* A gateway holds one attachment per volume, and its own earlier one gives way: so the mode that is not
+ * attached here has to wait, or the other one would be fenced by its neighbour. */
+static void volume_want(struct volume *v)
+{
+	struct client *c = v->client;
+	struct volume *other = volume_find(c, v->id, !v->shared);
+	enum attach_state others = other ? other->attach_state : ATTACH_NONE;
+
+	if (list_empty(&v->attach_wait)) {
+		v->attach_state = ATTACH_NONE;
+	} else if (others == ATTACH_ASKED || others == ATTACH_OK) {
+		v->attach_state = ATTACH_NONE;
+		snprintf(v->held_by, sizeof(v->held_by), "volume %s is attached by this gateway in %s mode",
+			 v->name, other->shared ? "shared" : "exclusive");
+		v->held_until_us = loop_mono_us(c->cfg.loop) + CLIENT_HELD_US;
+		volume_fail_waiting(v, -ERR_HELD);
+	} else if (others == ATTACH_DETACHING) {
+		client_tick_arm(c);
+	} else if (loop_mono_us(c->cfg.loop) >= v->attach_due_us) {
+		volume_propose(v, ATTACH_ASKED); /* may come back at once; v lives, its ios hold it */
+	}
+}
+
 void volume_attend(struct volume *v)
 {
 	if (v->aborted)
@@ -319,14 +333,8 @@ void volume_attend(struct volume *v)
 		v->attach_state = ATTACH_WANTED;
 		v->attach_due_us = 0;
 	}
-	if (v->attach_state == ATTACH_WANTED) {
-		if (list_empty(&v->attach_wait))
-			v->attach_state = ATTACH_NONE;
-		else if (loop_mono_us(v->client->cfg.loop) >= v->attach_due_us)
-			volume_propose(
-				v,
-				ATTACH_ASKED); /* may come back at once; v lives, its ios hold it */
-	}
+	if (v->attach_state == ATTACH_WANTED)
+		volume_want(v);
 	if (v->refs && v->attach_state != ATTACH_DETACHING) /* opened again meanwhile */
 		list_splice_back(&v->client->closers, &v->closers);
 	if (v->refs || v->ios)

@@ -43,6 +43,9 @@ static const struct route routes[] = {
 	{"PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume},
 	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},
 	{"DELETE", "/v1/volumes/*", RIGHT_ADMIN, false, admin_delete_volume},
+	{"POST", "/v1/volumes/*/detach", RIGHT_ADMIN, false, admin_detach_volume},
+	{"GET", "/v1/settings", RIGHT_READ, false, admin_get_settings},
+	{"PUT", "/v1/settings/*", RIGHT_ADMIN, false, admin_put_setting},
 };
 
 uint64_t wall_ms(void)

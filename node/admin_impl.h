@@ -125,6 +125,9 @@ void admin_create_volume(struct areq *q); /* admin_change.c */
 void admin_patch_volume(struct areq *q);
 void admin_resize_volume(struct areq *q);
 void admin_delete_volume(struct areq *q);
+void admin_detach_volume(struct areq *q); /* admin_attach.c */
+void admin_get_settings(struct areq *q);  /* admin_setting.c */
+void admin_put_setting(struct areq *q);
 void admin_get_ca(struct areq *q); /* admin_birth.c */
 void admin_init(struct areq *q);
 void admin_invite(struct areq *q);

@@ -99,6 +99,8 @@ struct slot {
 	struct json *list; /* replicas or operations */
 	uint32_t volume;
 	unsigned count, shard;
+	uint64_t map_version; /* what the shard has applied */
+	bool ran;
 	struct replicator *r;
 };
 
@@ -160,6 +162,9 @@ static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct rep
 		replicator_stats(r, &c->slots[shard].replicator);
 	if (cl)
 		client_stats(cl, &c->slots[shard].client);
+	if (cl)
+		c->slots[shard].map_version = client_map_version(cl);
+	c->slots[shard].ran = true;
 }
 
 static struct json *devices_to_json(const struct diskgroup_set *set)
@@ -231,6 +236,7 @@ static struct json *facts_finish(struct collect *c)
 	struct json *j = json_object_new(), *groups = json_array_new();
 	struct replicator_stats r = {0};
 	struct client_stats cl = {0};
+	uint64_t map_version = UINT64_MAX;
 	struct admin_group g[GROUPS_PER_NODE_MAX];
 	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, ARRAY_LEN(g));
 	char uuid[UUID_TEXT];
@@ -239,6 +245,8 @@ static struct json *facts_finish(struct collect *c)
 		fields_add(&r, &c->slots[i].replicator, replicator_fields,
 			   ARRAY_LEN(replicator_fields));
 		fields_add(&cl, &c->slots[i].client, client_fields, ARRAY_LEN(client_fields));
+		if (c->slots[i].ran)
+			map_version = MIN(map_version, c->slots[i].map_version);
 	}
 	uuid_format(&a->cfg.identity->node, uuid);
 	json_put_str(j, "name", a->cfg.config->name);
@@ -249,6 +257,7 @@ static struct json *facts_finish(struct collect *c)
 	json_put_u64(j, "time_ms", wall_ms());
 	json_put_u64(j, "up_s", (loop_mono_us(a->cfg.loop) - a->started_us) / 1000000);
 	json_put_u64(j, "resident_bytes", resident_bytes());
+	json_put_u64(j, "shards_map_version", map_version == UINT64_MAX ? 0 : map_version);
 	put_certificate(a, j);
 	for (unsigned i = 0; i < n; i++)
 		json_add(groups, group_to_json(&g[i]));

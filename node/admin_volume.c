@@ -55,6 +55,7 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 static struct json *attachments_to_json(const struct map *m, const struct map_volume *v)
 {
 	struct json *list = json_array_new();
+	uint64_t now = wall_ms();
 
 	for (struct hnode *h = hmap_walk(&m->attachments, NULL); h;
 	     h = hmap_walk(&m->attachments, h)) {
@@ -68,6 +69,10 @@ static struct json *attachments_to_json(const struct map *m, const struct map_vo
 		json_put_str(j, "mode", t->mode == ATTACH_SHARED ? "shared" : "exclusive");
 		json_put_str(j, "holder", t->holder);
 		json_put_u64(j, "epoch", t->epoch);
+		json_put_u64(j, "ttl_ms", t->ttl_ms);
+		json_put_u64(j, "renewed_ms", t->renewed_ms);
+		json_put_u64(j, "renewed_ago_ms", now > t->renewed_ms ? now - t->renewed_ms : 0);
+		json_put_bool(j, "expired", !map_attachment_left_ms(t, now));
 		json_add(list, j);
 	}
 	return list;

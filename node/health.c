@@ -460,6 +460,58 @@ static void check_data(struct ctx *c)
 		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
 }
 
+/* ---- Attachments --------------------------------------------------------------------------------
+ */
+
+/* The node at "node:UUID NAME"; NULL: a client, or nobody known. */
+static const struct map_node *holder_node(const struct map *m, const char *holder)
+{
+	char text[UUID_TEXT];
+	struct uuid u;
+
+	if (strncmp(holder, "node:", 5))
+		return NULL;
+	snprintf(text, sizeof(text), "%.*s", (int)MIN(strcspn(holder + 5, " "), sizeof(text) - 1),
+		 holder + 5);
+	return uuid_parse(text, &u) < 0 ? NULL : map_node_by_uuid(m, &u);
+}
+
+/* Without a leader nobody can renew, and it says nothing about the gateways. */
+static void check_attachments(struct ctx *c)
+{
+	const struct map_attachment *first = NULL;
+	bool all_down = true;
+	struct health_item *i;
+
+	if (!c->in->leader_known || c->voters_up < c->in->voter_count / 2 + 1)
+		return;
+	i = add_item(c, "LEASE_ORPHANED", HEALTH_WARNING);
+	for (struct hnode *h = hmap_walk(&c->in->map->attachments, NULL); h;
+	     h = hmap_walk(&c->in->map->attachments, h)) {
+		const struct map_attachment *a = container_of(h, struct map_attachment, by_id);
+		const struct map_volume *v = map_volume(c->in->map, a->volume);
+		const struct map_node *n = holder_node(c->in->map, a->holder);
+
+		if (a->revoked || !v || map_attachment_left_ms(a, c->in->now_ms))
+			continue;
+		affect(i, "%s", v->name);
+		all_down &= n && !node_up(c->in, n->id);
+		if (!first || a->id < first->id)
+			first = a;
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u attachment%s not renewed in time by %s gateway: volume %.63s, by %.63s", i->count,
+	    i->count == 1 ? " was" : "s were", i->count == 1 ? "its" : "their",
+	    map_volume(c->in->map, first->volume)->name, first->holder);
+	if (all_down && node_down_listed(c))
+		SAY(i->caused_by, "NODE_DOWN");
+	SAY(i->risk, "whoever writes next takes the volume over; the old gateway then gets errors if it comes "
+		     "back. Until then nobody else is kept from it by surprise, and no data is at risk");
+	SAY(i->command, "ashlar volume detach %.63s   # or start its gateway again",
+	    map_volume(c->in->map, first->volume)->name);
+}
+
 /* ---- The whole ---------------------------------------------------------------------------------
  */
 
@@ -528,6 +580,7 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	check_disks(&c);
 	check_space(&c);
 	check_data(&c);
+	check_attachments(&c);
 	sort_items(out);
 	for (unsigned i = 0; i < out->count; i++)
 		out->overall = MAX(out->overall, out->item[i].severity);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <string.h>
 
 #include "client/ctl/ctl.h"
 
@@ -30,6 +31,65 @@ static int cluster_init(struct ctl *c, int argc, char **argv)
 	return CTL_OK;
 }
 
+static int cluster_settings(struct ctl *c, int argc, char **argv)
+{
+	static const char *const head[] = {"SETTING", "VALUE", "DEFAULT", "WHAT"};
+	const struct json *list;
+	struct json *j;
+	struct table t;
+	int rc;
+
+	rc = ctl_args(&cluster_verbs[1], argc, argv, NULL, 0, NULL, 0, 0);
+	if (rc == CTL_OK)
+		rc = ctl_call(c, "GET", "/v1/settings", NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json) {
+		print_json(j);
+		json_free(j);
+		return CTL_OK;
+	}
+	table_init(&t, ARRAY_LEN(head), 0, head);
+	list = json_get(j, "settings");
+	for (size_t i = 0; i < json_len(list); i++) {
+		const struct json *x = json_at(list, i);
+
+		table_add(&t, "%s", str_or(x, "key", "?"));
+		table_add(&t, "%s", str_or(x, "value", "?"));
+		table_add(&t, "%s", str_or(x, "default", "?"));
+		table_add(&t, "%s", str_or(x, "what", ""));
+	}
+	table_print(&t);
+	print_source(j);
+	json_free(j);
+	return CTL_OK;
+}
+
+static int cluster_set(struct ctl *c, int argc, char **argv)
+{
+	const char *words[2];
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(&cluster_verbs[2], argc, argv, NULL, 0, words, 2, 2);
+	if (rc != CTL_OK)
+		return rc;
+	body = json_object_new();
+	json_put_str(body, "value", strcmp(words[1], "default") ? words[1] : NULL);
+	CLEANUP(free_ptr) char *segment = ctl_escape(words[0]);
+	CLEANUP(free_ptr) char *path = xasprintf("/v1/settings/%s", segment);
+
+	rc = ctl_call(c, "PUT", path, body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		printf("%s = %s\n", str_or(j, "key", "?"), str_or(j, "value", "default"));
+	json_free(j);
+	return CTL_OK;
+}
+
 const struct verb cluster_verbs[] = {
 	{"cluster", "init", "[--name NAME]",
 	 "Makes a cluster of this node.\n\n"
@@ -39,5 +99,11 @@ const struct verb cluster_verbs[] = {
 	 "a Raft of one.\n\n"
 	 "Example: ashlar cluster init --name lab",
 	 cluster_init},
+	{"cluster", "settings", "",
+	 "Lists the cluster's settings.\n\nExample: ashlar cluster settings", cluster_settings},
+	{"cluster", "set", "SETTING VALUE|default",
+	 "Changes a setting of the whole cluster.\n\n"
+	 "Example: ashlar cluster set attach_ttl_ms 60000",
+	 cluster_set},
 	{NULL},
 };

@@ -189,6 +189,65 @@ static int volume_delete(struct ctl *c, int argc, char **argv)
 	return print_done(c, rc, j);
 }
 
+/* "-", the holder, or how many share it; a lease that ran out is said. */
+static void attached_cell(struct table *t, const struct json *a)
+{
+	unsigned expired = 0;
+	char more[48] = "";
+
+	for (size_t i = 0; i < json_len(a); i++)
+		expired += json_bool(json_at(a, i), "expired", false);
+	if (json_len(a) > 1)
+		snprintf(more, sizeof(more), " and %zu more", json_len(a) - 1);
+	if (!json_len(a))
+		table_add(t, "-");
+	else
+		table_add(t, "%s%s, %s%s", str_or(json_at(a, 0), "holder", "?"), more,
+			  str_or(json_at(a, 0), "mode", "?"), expired ? ", NOT RENEWED" : "");
+}
+
+static void print_attachments(const struct json *a)
+{
+	if (!json_len(a))
+		printf("attached    no\n");
+	for (size_t i = 0; i < json_len(a); i++) {
+		const struct json *x = json_at(a, i);
+		char ago[24], ttl[24];
+
+		printf("attached    %s by %s; renewed %s ago, for %s%s\n", str_or(x, "mode", "?"),
+		       str_or(x, "holder", "?"), age_text(json_u64(x, "renewed_ago_ms", 0) / 1000, ago),
+		       age_text(json_u64(x, "ttl_ms", 0) / 1000, ttl),
+		       json_bool(x, "expired", false) ? ": RAN OUT, whoever writes takes it" : "");
+	}
+}
+
+static int volume_detach(struct ctl *c, int argc, char **argv)
+{
+	const char *name, *holder = NULL;
+	bool fence = false;
+	const struct option_spec o[] = {{"--fence", NULL, &fence}, {"--holder", &holder, NULL}};
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(verb("detach"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	body = json_object_new();
+	json_put_bool(body, "fence", fence);
+	if (holder)
+		json_put_str(body, "holder", holder);
+	CLEANUP(free_ptr) char *path = volume_path(name, "/detach");
+
+	rc = ctl_call(c, "POST", path, body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (!c->json && json_str(j, "note"))
+		fprintf(stderr, "%s\n", json_str(j, "note"));
+	rc = json_bool(j, "complete", true) ? CTL_OK : CTL_TIMEOUT;
+	(void)print_done(c, CTL_OK, j);
+	return rc;
+}
+
 static int volume_list(struct ctl *c, int argc, char **argv)
 {
 	static const char *const head[] = {"NAME",   "SIZE",        "COPIES", "OBJECTS",
@@ -221,7 +280,7 @@ static int volume_list(struct ctl *c, int argc, char **argv)
 		table_add(&t, "%s", str_or(v, "health", "?"));
 		table_add(&t, "%s", json_bool(v, "compression", false) ? "on" : "off");
 		table_add(&t, "%s", json_bool(v, "dedup", false) ? "on" : "off");
-		table_add(&t, "%s", json_len(a) ? str_or(json_at(a, 0), "holder", "?") : "-");
+		attached_cell(&t, a);
 	}
 	table_print(&t);
 	print_source(j);
@@ -284,11 +343,7 @@ static void print_volume(const struct json *v)
 	printf("layout      objects of %s, stripe over %" PRIu64 "\n",
 	       bytes_text(json_u64(v, "object_size_bytes", 0), text),
 	       json_u64(v, "stripe_count", 1));
-	if (!json_len(a))
-		printf("attached    no\n");
-	for (size_t i = 0; i < json_len(a); i++)
-		printf("attached    %s by %s\n", str_or(json_at(a, i), "mode", "?"),
-		       str_or(json_at(a, i), "holder", "?"));
+	print_attachments(a);
 }
 
 static int volume_show(struct ctl *c, int argc, char **argv)
@@ -341,6 +396,17 @@ const struct verb volume_verbs[] = {
 	 "Changes a volume's policy; it holds for what is written from then on.\n\n"
 	 "Example: ashlar volume set vm1 --compression on",
 	 volume_set},
+	{"volume", "detach", "NAME [--fence] [--holder HOLDER]",
+	 "Takes a volume's attachments away from their gateways.\n\n"
+	 "Without --fence only those that their gateway did not renew in time: it is gone, and the volume is "
+	 "free for\n"
+	 "others. With --fence at once and whatever the gateway does: its later writes are refused, and "
+	 "what runs there sees\n"
+	 "I/O errors. Returns when every primary has applied it; exit 8 names one that has not yet. --holder "
+	 "takes only that\n"
+	 "one's, as `ashlar volume show` prints it.\n\n"
+	 "Example: ashlar volume detach vm1 --fence",
+	 volume_detach},
 	{"volume", "delete", "NAME [--yes]",
 	 "Deletes a volume and its data. An attached volume is refused.\n\nExample: ashlar volume "
 	 "delete vm1 --yes",

@@ -100,7 +100,7 @@ void fake_client_fail(struct client *c, int rc)
 
 /* ---- client.h ---- */
 
-int client_find(const struct client *c, const char *name, bool shared, struct client_volume *out)
+int client_find(const struct client *c, const char *name, struct client_volume *out)
 {
 	for (unsigned i = 0; i < c->count; i++)
 		if (!strcmp(c->volumes[i].v.name, name)) {
@@ -117,7 +117,7 @@ void client_list(const struct client *c, void (*fn)(void *arg, const struct clie
 	for (unsigned i = 0; i < c->count; i++) {
 		struct client_volume v;
 
-		CHECK(client_find(c, c->volumes[i].v.name, false, &v) == 0);
+		CHECK(client_find(c, c->volumes[i].v.name, &v) == 0);
 		fn(arg, &v);
 	}
 }
@@ -127,6 +127,7 @@ int volume_open(struct client *c, const char *name, bool shared, struct volume *
 	for (unsigned i = 0; i < c->count; i++)
 		if (!strcmp(c->volumes[i].v.name, name)) {
 			c->volumes[i].v.opens++;
+			c->volumes[i].v.shared_opens += shared;
 			*out = &c->volumes[i];
 			return 0;
 		}

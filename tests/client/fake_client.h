@@ -11,7 +11,7 @@ struct fake_volume {
 	uint64_t size;
 	uint8_t *data;
 	uint8_t *state; /* per block: enum io_extent_flags, 3 = hole that reads zero, 0 = data */
-	unsigned opens;
+	unsigned opens, shared_opens; /* shared_opens: ever */
 	uint64_t reads, writes, trims, zeroes;
 };
 

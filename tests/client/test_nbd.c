@@ -463,6 +463,35 @@ TEST(nbd, info_and_go_say_the_same)
 	fixture_stop();
 }
 
+TEST(nbd, a_name_may_ask_for_shared_mode)
+{
+	static const char *const bad[] = {"disk:", ":shared", "disk:shared:shared", "disk:SHARED", "disk:x"};
+	uint8_t b[128];
+	char name[80];
+	int fd;
+
+	fixture_start();
+	fd = greet(3);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		EXPECT_EQ(option_error(fd, NBD_OPT_INFO, b, go_data(b, bad[i], 0)), NBD_REP_ERR_UNKNOWN);
+	for (size_t n = 62; n < 72; n++) { /* around the longest name there can be */
+		memset(name, 'x', n);
+		strcpy(name + n, ":shared");
+		EXPECT_EQ(option_error(fd, NBD_OPT_INFO, b, go_data(b, name, 0)), NBD_REP_ERR_UNKNOWN);
+	}
+	close(fd);
+	fd = open_export("disk", false, false);
+	EXPECT_EQ(simple(fd, 0, NBD_CMD_FLUSH, 0, 0), 0);
+	EXPECT_EQ(fx.disk->shared_opens, 0);
+	close(fd);
+	fd = open_export("disk:shared", true, true); /* a context is chosen for the name as given */
+	put_request(fd, 0, NBD_CMD_BLOCK_STATUS, 1, 0, 4096);
+	free(get_chunk(fd).data);
+	EXPECT_EQ(fx.disk->shared_opens, 1);
+	close(fd);
+	fixture_stop();
+}
+
 TEST(nbd, meta_contexts_follow_their_rules)
 {
 	uint8_t b[256], all[512];

@@ -24,7 +24,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = answer
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = answer
 
     def log_message(self, *args):
         pass
@@ -122,7 +122,8 @@ def volumes():
     expect(ashlar("volume", "set", "v1", "--dedup", "off"), 0, out="changed")
     check(seen[0][3] == {"dedup": False}, "only what was asked for is changed")
     volume = {"name": "v1", "size_bytes": 1 << 30, "copies": 2, "health": "ok", "compression": False, "dedup": False,
-              "object_counts": {"total": 1, "in_sync": 1}, "attachments": [{"holder": "node:x", "mode": "exclusive"}]}
+              "object_counts": {"total": 1, "in_sync": 1}, "attachments": [{"holder": "node:x", "mode": "exclusive", "renewed_ago_ms": 4000,
+                                                                          "ttl_ms": 30000, "expired": False}]}
     answers[("GET", "/v1/volumes")] = (200, {"volumes": [volume], "source": {"node": "n1"}})
     expect(ashlar("volume", "list"), 0, out="1.0 GiB")
     expect(ashlar("volume", "list"), 0, out="node:x")
@@ -135,6 +136,29 @@ def volumes():
                                                                        "state": "serving", "replicas": replicas}]))
     expect(ashlar("volume", "show", "v1"), 0, out="n2/2 syncing (7 pages left) UNREACHABLE")
     expect(ashlar("volume", "show", "nope"), 3, err="no such thing")
+    expect(ashlar("volume", "show", "v1"), 0, out="exclusive by node:x; renewed 4 s ago, for 30 s\n")
+    shared = [{"holder": h, "mode": "shared", "renewed_ago_ms": 40000, "ttl_ms": 30000, "expired": h == "b"} for h in "ab"]
+    answers[("GET", "/v1/volumes")] = (200, {"volumes": [dict(volume, attachments=shared)], "source": {"node": "n1"}})
+    expect(ashlar("volume", "list"), 0, out="a and 1 more, shared, NOT RENEWED")
+    answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, attachments=shared, objects=[]))
+    expect(ashlar("volume", "show", "v1"), 0, out="shared by b; renewed 40 s ago, for 30 s: RAN OUT")
+    answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, objects=[]))
+    detach = ("POST", "/v1/volumes/v1/detach")
+    answers[detach] = (409, {"error": "HELD", "message": "volume v1 is attached by node:x (exclusive): free in 12 s"})
+    expect(ashlar("volume", "detach", "v1"), 1, err="free in 12 s")
+    check(seen[-1][3] == {"fence": False}, f"detach without --fence: {seen[-1]}")
+    answers[detach] = (200, {"name": "v1", "done": "detached", "detached": 1, "complete": True})
+    expect(ashlar("volume", "detach", "v1", "--fence", "--holder", "node:x"), 0, out="volume v1 detached")
+    check(seen[-1][3] == {"fence": True, "holder": "node:x"}, f"detach --fence: {seen[-1]}")
+    answers[detach] = (200, {"name": "v1", "done": "detached", "detached": 1, "complete": False, "note": "not confirmed by n2"})
+    expect(ashlar("volume", "detach", "v1", "--fence"), 8, out="detached", err="not confirmed by n2")
+    answers[("GET", "/v1/settings")] = (200, {"settings": [{"key": "attach_ttl_ms", "value": "5000", "default": "30000",
+                                                           "what": "how long"}]})
+    expect(ashlar("cluster", "settings"), 0, out="attach_ttl_ms  5000   30000    how long")
+    answers[("PUT", "/v1/settings/attach_ttl_ms")] = (200, {"key": "attach_ttl_ms", "value": None})
+    expect(ashlar("cluster", "set", "attach_ttl_ms", "default"), 0, out="attach_ttl_ms = default")
+    check(seen[-1][3] == {"value": None}, f"default: {seen[-1]}")
+    expect(ashlar("cluster", "set", "attach_ttl_ms"), 2)
 
 
 def exit_codes():

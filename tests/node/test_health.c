@@ -246,6 +246,82 @@ TEST(health, certificates_versions_devices_voters)
 	world_fini(&w);
 }
 
+/* An attachment of the volume, last renewed at 100,000 ms for 30 s. */
+static void attach(struct world *w, struct map_attachment *a, uint32_t id, const char *holder)
+{
+	*a = (struct map_attachment){ .id = id, .volume = 1, .epoch = id, .mode = ATTACH_SHARED,
+				      .ttl_ms = ATTACH_TTL_MS, .renewed_ms = 100000 };
+	snprintf(a->holder, sizeof(a->holder), "%s", holder);
+	hmap_insert(&w->map.attachments, &a->by_id, hash_u64(id));
+}
+
+TEST(health, a_lease_that_ran_out_names_volume_and_gateway)
+{
+	static struct world w;
+	struct map_attachment a, b, gone;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	snprintf(w.volume.name, sizeof(w.volume.name), "vm1");
+	attach(&w, &a, 1, "client:hv1 hv1.example");
+	attach(&w, &b, 2, "client:hv2 hv2.example");
+	attach(&w, &gone, 3, "client:hv3 hv3.example");
+	gone.revoked = true;
+	b.renewed_ms = 120000;
+	w.in.now_ms = 129999;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	w.in.now_ms = 130000;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 1);
+	i = must(&w, "LEASE_ORPHANED");
+	EXPECT_EQ(i->severity, HEALTH_WARNING);
+	EXPECT_EQ(i->count, 1);
+	EXPECT_STR(i->affected[0], "vm1");
+	EXPECT_STR(i->caused_by, "");
+	EXPECT(strstr(i->summary, "client:hv1"));
+	EXPECT(i->risk[0]);
+	EXPECT(strstr(i->command, "ashlar volume detach vm1"));
+	w.in.now_ms = 150000;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "LEASE_ORPHANED")->count, 2);
+	/* Nobody can renew without a leader: no news of the gateways. */
+	w.in.leader_known = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "LEASE_ORPHANED"));
+	w.in.leader_known = true;
+	w.hn[1].up = w.hn[2].up = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "LEASE_ORPHANED"));
+	world_fini(&w);
+}
+
+TEST(health, a_lease_of_a_dead_node_is_its_consequence)
+{
+	static struct world w;
+	struct map_attachment a, b;
+	char holder[128], text[UUID_TEXT];
+
+	world_init(&w, 3, 2);
+	snprintf(w.volume.name, sizeof(w.volume.name), "vm1");
+	uuid_make(&w.node[2].uuid);
+	uuid_format(&w.node[2].uuid, text);
+	snprintf(holder, sizeof(holder), "node:%s n3", text);
+	attach(&w, &a, 1, holder);
+	w.hn[2].up = false;
+	w.in.now_ms = 130000;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "LEASE_ORPHANED")->caused_by, "NODE_DOWN");
+	w.hn[2].up = true; /* it is back, and has not renewed: its own story */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "LEASE_ORPHANED")->caused_by, "");
+	w.hn[2].up = false;
+	attach(&w, &b, 2, "client:hv1 hv1.example");
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "LEASE_ORPHANED")->caused_by, "");
+	world_fini(&w);
+}
+
 TEST(health, since_is_kept_while_it_lasts)
 {
 	struct health_memory m = { 0 };
