@@ -30,7 +30,7 @@ void range_queue_init(struct range_queue *q);
 bool range_enter(struct range_queue *q, struct range_entry *e);
 /* Also for an entry that was not granted yet. */
 void range_leave(struct range_queue *q, struct range_entry *e);
-/* A granted merge has read what it needs: from now on it is a write. */
+/* A granted merge has its place in the log: from now on it is a write, and others may follow it. */
 void range_turn_write(struct range_queue *q, struct range_entry *e);
 static inline bool range_granted(const struct range_entry *e)
 {

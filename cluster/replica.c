@@ -371,6 +371,14 @@ static void tick(struct timer *t)
 	timer_set(&r->tick, TICK_US);
 }
 
+static void pace(struct timer *t)
+{
+	struct replicator *r = container_of(t, struct replicator, pace);
+
+	r->gate_open = true;
+	replica_arm(r);
+}
+
 static void turn_end(struct turn_end *t)
 {
 	struct replicator *r = container_of(t, struct replicator, turn);
@@ -626,6 +634,7 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	hmap_init(&r->by_id);
 	pool_init(&r->ops, "replica operations", sizeof(struct io_op), cfg->ops ? cfg->ops : 1024);
 	turn_end_init(&r->turn, turn_end);
+	timer_init(&r->pace, r->loop, pace);
 	timer_init(&r->tick, r->loop, tick);
 	timer_set(&r->tick, TICK_US);
 	r->rescan = true;
@@ -652,6 +661,7 @@ void replicator_destroy(struct replicator *r)
 				replicator_stream_down(r, (uint16_t)node, (uint16_t)i, -ERR_CLOSED);
 	list_for_each_safe(s, tmp, &r->ghosts, link) free(s);
 	timer_fini(&r->tick);
+	timer_fini(&r->pace);
 	turn_end_disarm(&r->turn);
 	while (!list_empty(&r->objects))
 		object_free(list_first(&r->objects, struct object, link));

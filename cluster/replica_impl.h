@@ -25,6 +25,8 @@
 #define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
 #define FILL_COPIES_MAX   4u
 #define SESSION_CREDITS   MSG_ACK_CREDITS_MAX
+#define LOG_PACED 6000u               /* of 10000: from here on admission is paced (L4) */
+#define LOG_FULL 9500u
 #define OBJECT_OPS_MAX    256u
 #define USED_US           3000000u /* a session counts as in use this long after an operation */
 
@@ -280,6 +282,8 @@ struct replicator {
 	struct list op_waiting; /* struct io_exec: no free operation */
 	struct list ready, gated;
 	struct list arrivals_free;
+	struct timer pace; /* opens the gate for what pacing holds back */
+	uint64_t pace_us;  /* monotonic: when the next write may be admitted */
 	bool gate_open; /* something changed that gated operations wait for */
 	struct timer tick;
 	struct turn_end turn;

@@ -359,7 +359,8 @@ static int op_merge(struct io_op *op)
 		fps[i] = hash_block(op->data.data + i * BLOCK_SIZE);
 	op->out.payload = slice_ref(op->data);
 	op->out.fps = fps;
-	range_turn_write(&op->primary->range, &op->range);
+	/* It stays alone in its range until it has its version: what is behind it may not come before
+	 * it, or its old bytes would go over them. */
 	op->stage = OP_GATE;
 	return 0;
 }
@@ -417,6 +418,36 @@ static bool send_bound(struct primary *p)
 	return false;
 }
 
+/* L4: the fuller the fullest log among the in-sync replicas, the later the next write; at half of
+ * the way from LOG_PACED to LOG_FULL admission meets the rate at which that log is destaged. */
+static bool paced(struct io_op *op)
+{
+	struct replicator *r = op->r;
+	struct primary *p = op->primary;
+	uint64_t now = loop_mono_us(r->loop), fill = op->object->group->fill, rate, x;
+
+	rate = op->object->group->destage_rate;
+	for (unsigned i = 0; i < p->member_count; i++) {
+		const struct member *m = &p->member[i];
+
+		if (m->want && m->session && m->session->fill > fill) {
+			fill = m->session->fill;
+			rate = m->session->destage_rate;
+		}
+	}
+	if (fill < LOG_PACED)
+		return false;
+	if (now < r->pace_us) {
+		if (!r->pace.armed)
+			timer_set(&r->pace, r->pace_us - now);
+		return true;
+	}
+	x = MIN(fill, LOG_FULL - 100) - LOG_PACED;
+	x = op->blocks * 1000000ull * x / (LOG_FULL - LOG_PACED - x) / MAX(rate, 5000u);
+	r->pace_us = now + MIN(x, 200000u);
+	return false;
+}
+
 static int op_append(struct io_op *op)
 {
 	const struct io_request *q = op->io->request;
@@ -469,6 +500,8 @@ static int op_append(struct io_op *op)
 	op->stage = OP_COMMIT;
 	op->waits_for = "all in-sync replicas to have it durably";
 	list_init(&op->out.link);
+	if (op->range.kind == RANGE_MERGE)
+		range_turn_write(&p->range, &op->range);
 	primary_append(p, &op->out);
 	if (rc == 0)
 		primary_advance(p);
@@ -506,6 +539,8 @@ static int op_gate(struct io_op *op)
 	}
 	if (send_bound(p))
 		return op_park(op, "a member to acknowledge");
+	if ((op->kind == IO_WRITE || op->merge) && paced(op))
+		return op_park(op, "the write log to be emptied");
 	return op_append(op);
 }
 

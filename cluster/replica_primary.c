@@ -336,7 +336,7 @@ void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now)
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
-	if (e->durable.seq > m->acked.seq || e->copies != m->copies_acked || s->fill >= 9500)
+	if (e->durable.seq > m->acked.seq || e->copies != m->copies_acked || s->fill >= LOG_FULL)
 		m->ack_us = now;
 	if (e->durable.seq > m->acked.seq)
 		m->acked = e->durable;
@@ -830,7 +830,9 @@ static const char *member_trouble(struct primary *p, struct member *m, uint64_t 
 		return NULL;
 	if (s->unanswered_us && now - s->unanswered_us >= ms(t->ack_ms))
 		return "it does not answer beacons";
-	if (m->acked.seq < p->last.seq && now - m->ack_us >= ms(t->ack_ms))
+	/* A full log is latency, not an error (L4), unless it stays full for ever. */
+	if (m->acked.seq < p->last.seq &&
+	    now - m->ack_us >= ms(t->ack_ms) * (s->fill >= LOG_FULL ? 10 : 1))
 		return "it does not acknowledge";
 	return NULL;
 }

@@ -608,7 +608,7 @@ void session_tick(struct replicator *r, uint64_t now)
 	list_for_each(s, &r->sessions, link)
 	{
 		/* Peers that hold back because of our log hear that it has room again. */
-		if (fill + 500 < s->fill_told || fill > s->fill_told + 500) {
+		if (fill + 300 < s->fill_told || fill > s->fill_told + 300) {
 			s->credits_changed = true;
 			replica_arm(r);
 		}

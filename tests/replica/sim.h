@@ -51,8 +51,8 @@ struct sim_plan {
 	unsigned nodes, copies, clients, ops_per_client, depth;
 	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
-		suspect;
-	bool duplicates, trims, partial, verbose, tiny_log, drift, placements;
+		suspect, blackout;
+	bool duplicates, trims, partial, verbose, tiny_log, drift, fence;
 };
 
 struct sim {
@@ -74,7 +74,7 @@ struct sim {
 	size_t delta_count, delta_cap;
 	uint64_t leaderless_until;
 	uint32_t volume, attachment[8], attach_epoch[8];
-	bool faults_over;
+	bool faults_over, fenced;
 	/* verdict */
 	char failure[4096];
 	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults;
@@ -127,6 +127,7 @@ bool sim_store_holds(struct store *s, uint64_t object);
 /* sim_cluster.c */
 void sim_cluster_start(void);
 void sim_cluster_end(void);
+bool sim_fenced_everywhere(void);
 void sim_heal(void);
 bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);

@@ -16,7 +16,7 @@ struct client;
 struct op {
 	struct list link;
 	struct client *c;
-	bool done;
+	bool after_fence; /* begun when everybody knew that the client is fenced */
 	uint8_t kind;
 	uint32_t object, offset, length;
 	uint64_t value, number, invoked_us;
@@ -99,7 +99,7 @@ static uint64_t low_water(struct client *c)
 	return low;
 }
 
-static void op_finish(struct op *op, const uint64_t *words)
+static void op_finish(struct op *op, const uint64_t *words, uint64_t returned_us)
 {
 	struct client *c = op->c;
 	uint32_t sectors = op->length / SIM_SECTOR, first = op->offset / SIM_SECTOR;
@@ -108,7 +108,7 @@ static void op_finish(struct op *op, const uint64_t *words)
 	for (uint32_t i = 0; i < sectors; i++) {
 		struct sim_op_record r = {.value = write ? op->value : words[i],
 					  .invoked_us = op->invoked_us,
-					  .returned_us = sim.now_us,
+					  .returned_us = returned_us,
 					  .object = op->object,
 					  .sector = first + i,
 					  .write = write};
@@ -146,7 +146,10 @@ static void answer_arrives(void *arg)
 	}
 	switch (a->status) {
 	case IO_OK:
-		op_finish(op, a->words);
+		if (op->after_fence && op->kind != IO_READ)
+			sim_fail("a fenced client's write %llu was done",
+				 (unsigned long long)op->number);
+		op_finish(op, a->words, sim.now_us);
 		break;
 	case IO_RETRY:
 	case IO_NOT_PRIMARY:
@@ -157,6 +160,13 @@ static void answer_arrives(void *arg)
 	case IO_MEDIUM_ERROR:
 		op_later(op, sim_rand(50000, 100000));
 		break;
+	case IO_FENCED:
+		if (sim.fenced && a->c->index == sim.plan.clients - 1 && op->kind != IO_READ) {
+			/* done, not done, or done later: nobody can say */
+			op_finish(op, NULL, UINT64_MAX);
+			break;
+		}
+		/* fall through */
 	default:
 		sim_fail("client %u: request %llu, kind %u, offset %u, length %u, is answered %s",
 			 a->c->index, (unsigned long long)a->number, op->kind, op->offset,
@@ -278,6 +288,8 @@ static void op_make(struct client *c, uint8_t kind, uint32_t object, uint32_t of
 	op->number = c->next_number++;
 	op->value = kind == IO_WRITE ? ++values : 0;
 	op->invoked_us = sim.now_us;
+	op->after_fence =
+		sim.plan.fence && c->index == sim.plan.clients - 1 && sim_fenced_everywhere();
 	list_push_back(&c->ops, &op->link);
 	c->open++;
 	op_try(op);

@@ -450,6 +450,13 @@ static void faults_again(void *arg)
 		return;
 	for (unsigned i = 1; i <= sim.plan.nodes; i++)
 		fault_node(&sim.proc[i]);
+	if (sim_chance(sim.plan.blackout)) {
+		for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+			proc_crash(&sim.proc[i], true);
+			sim_at(sim_rand(1000, 2000000), NULL, restart, NULL, &sim.proc[i]);
+		}
+		sim.faults++;
+	}
 	if (sim_chance(sim.plan.suspect))
 		false_suspicion(0);
 	if (sim_chance(sim.plan.no_leader)) {
@@ -584,6 +591,33 @@ static void add_volume(void)
 	}
 }
 
+/* A2: the last client's attachment is revoked. */
+static void fence(void *arg)
+{
+	struct command c = {.kind = CMD_DETACH, .detach = {sim.attachment[sim.plan.clients - 1]}};
+
+	sim_submit_command(&c);
+	sim.fenced = true;
+	sim_trace("client %u is fenced", sim.plan.clients - 1);
+}
+
+/* All processes know: from now on nothing that the fenced client begins may be done. */
+bool sim_fenced_everywhere(void)
+{
+	if (!sim.fenced)
+		return false;
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		const struct map_attachment *a =
+			map_attachment(&sim.proc[i].map, sim.attachment[sim.plan.clients - 1]);
+
+		if (!sim.proc[i].alive ||
+		    (a ? !a->revoked
+		       : sim.proc[i].map.next_attachment <= sim.attachment[sim.plan.clients - 1]))
+			return false;
+	}
+	return true;
+}
+
 void sim_cluster_start(void)
 {
 	sim.state = state_create();
@@ -600,6 +634,8 @@ void sim_cluster_start(void)
 		proc_start(p);
 	}
 	sim_net_start();
+	if (sim.plan.fence)
+		sim_at(sim_rand(200000, sim.plan.fault_us), NULL, fence, NULL, NULL);
 	sim_at(sim_rand(0, 3000000), NULL, faults_again, NULL, NULL);
 }
 

@@ -933,7 +933,7 @@ static bool entry_released(const struct entry *e)
 void sim_store_destage(struct store *s)
 {
 	struct store_object *o;
-	struct list *n;
+	struct list waiting = LIST_INIT(waiting), *n;
 	bool room;
 
 	list_for_each(o, &s->objects, link)
@@ -957,13 +957,14 @@ void sim_store_destage(struct store *s)
 		entry_free(e);
 	}
 	room = s->entries < s->limit;
-	while (room && !list_empty(&s->space)) {
-		struct space_wait *sw = list_first(&s->space, struct space_wait, link);
+	if (room)
+		list_splice_back(&waiting, &s->space);
+	while ((n = list_pop_front(&waiting))) {
+		struct space_wait *sw = list_entry(n, struct space_wait, link);
 		struct wait *w = sw->wait;
 
-		list_del(&sw->link);
 		free(sw);
-		wait_resume(w, 0);
+		wait_resume(w, 0); /* may wait anew */
 	}
 }
 

@@ -35,6 +35,8 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->log_lost = rng_chance(&r, 0.2) ? 0.3 : 0;
 	p->suspect = rng_chance(&r, 0.5) ? 0.15 : 0;
 	p->damage = rng_chance(&r, 0.2) ? 0.05 : 0;
+	p->blackout = rng_chance(&r, 0.15) ? 0.02 : 0;
+	p->fence = p->clients > 1 && rng_chance(&r, 0.3);
 	p->duplicates = rng_chance(&r, 0.6);
 	p->trims = rng_chance(&r, 0.5);
 	p->partial = rng_chance(&r, 0.5);
