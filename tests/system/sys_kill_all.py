@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of all nodes at once under load, start again in a shuffled order: every acknowledged write reads
-back. 3 rounds; 20 in the long run."""
+"""kill -9 of all nodes at once under load through all their gateways, start again in a shuffled order: every
+acknowledged write reads back. 3 rounds; 20 in the long run."""
 import random, sys, os, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
@@ -13,7 +13,7 @@ lab = Lab("killall", "--nodes", "3", "--ram", "--size", "2G", "--cache", "256M")
 lab.volume("v", "256M")
 for r in range(20 if LONG else 3):
     nodes = ["1", "2", "3"]
-    history = History(lab, "v", nodes, blocks=random.choice([64, 256, 1024]), seed=seed * 100 + r + 1)
+    history = History(lab, "v:shared", nodes, blocks=random.choice([64, 256, 1024]), seed=seed * 100 + r + 1)
     random.shuffle(nodes)
     load = random.uniform(1, 4)
     time.sleep(load)  # how long the load runs before the power goes: part of the random plan

@@ -9,8 +9,8 @@ from kit import *
 lab = Lab("partition", "--nodes", "3", "--ram", "--netns", "--size", "2G", "--cache", "256M")
 lab.volume("v", "256M")
 for a, others, extra in (("1", ("2", "3"), []), ("2", ("1", "3"), []), ("3", ("1", "2"), ["--one-way"])):
-    # Clients of the two others only: the node that is cut off cannot answer its own.
-    history = History(lab, "v", list(others))
+    # Through all gateways: that of the node that is cut off hangs, and must not answer with what is stale.
+    history = History(lab, "v:shared", ["1", "2", "3"], clients=6)
     step(f"cut {a} from {others} {' '.join(extra)}")
     for o in others:
         lab.do("cut", a, o, *extra)
@@ -19,7 +19,7 @@ for a, others, extra in (("1", ("2", "3"), []), ("2", ("1", "3"), []), ("3", ("1
     lab.in_sync()
     history.finish()
 step("a pause longer than every lease: the paused node wakes up fenced")
-history = History(lab, "v", ["1", "2", "3"])
+history = History(lab, "v:shared", ["1", "2", "3"], clients=6)
 for n in ("1", "2", "3"):
     lab.do("pause", n)
     time.sleep(4)  # longer than lease, grace and election
