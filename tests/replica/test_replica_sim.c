@@ -173,20 +173,20 @@ static int plant(uint64_t tries, unsigned only)
 		unsigned from; /* near a seed that showed it once; the search goes on from there */
 		const char *name;
 	} rules[] = {
-		{RULE_ACK_ALL, 10, "acknowledged before all of want (W4)"},
-		{RULE_READ_LEASE, 980, "read without a lease check with the data in hand (Q2)"},
+		{RULE_ACK_ALL, 20, "acknowledged before all of want (W4)"},
+		{RULE_READ_LEASE, 1992, "read without a lease check with the data in hand (Q2)"},
 		{RULE_FENCE, 2728, "grants while a fence is owed (N5)"},
-		{RULE_GRACE, 1, "serving before fences and grace (T2)"},
-		{RULE_PROMOTE, 1, "promoted before caught up (Y6)"},
-		{RULE_COPY_ORDER, 75, "copy before commit (Y3)"},
-		{RULE_CUT, 10, "tail not cut (T1)"},
-		{RULE_JOIN_COMMIT, 140, "commit number counted before the cut (L1)"},
-		{RULE_WANT, 10, "want without proposed promotions (C1)"},
+		{RULE_GRACE, 46, "serving before fences and grace (T2)"},
+		{RULE_PROMOTE, 104, "promoted before caught up (Y6)"},
+		{RULE_COPY_ORDER, 720, "copy before commit (Y3)"},
+		{RULE_CUT, 13, "tail not cut (T1)"},
+		{RULE_JOIN_COMMIT, 188, "commit number counted before the cut (L1)"},
+		{RULE_WANT, 222, "want without proposed promotions (C1)"},
 		{RULE_RETRY, 1, "late duplicates applied again (A1)"},
-		{RULE_SKIP, 185, "new writes to stale pages (Y1)"},
-		{RULE_TOUCHED, 832, "page made current by an old comparison (Y2)"},
-		{RULE_UPTIME, 760, "serving before it was up for the grace time (T2)"},
-		{RULE_DROP_APPLIED, 30, "dropped before the drop is applied (C1)"},
+		{RULE_SKIP, 370, "new writes to stale pages (Y1)"},
+		{RULE_TOUCHED, 964, "page made current by an old comparison (Y2)"},
+		{RULE_UPTIME, 762, "serving before it was up for the grace time (T2)"},
+		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
 	};
 	int missed = 0;
 
