@@ -244,8 +244,8 @@ def settled(v):
 
 
 def expose(v, others):
-    """Latent damage, in one round of three. The victim's copies alone must be right or say that they cannot; once their peers are
-    back, the same reads must be answered from there."""
+    """Latent damage, in one round of three: the victim's copies alone must be right or say that they cannot;
+    once their peers are back, the same reads must be answered from there."""
     failed = []
     for o in others:
         lab.do("kill", o)
