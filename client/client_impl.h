@@ -171,7 +171,7 @@ struct client {
 	struct timer renew_timer; /* armed while something is attached */
 	uint64_t renew_at_us;
 	uint32_t renew_round;
-	bool renew_busy; /* a renewal is under way */
+	bool renew_busy, renew_failing; /* a renewal is under way; the last one failed */
 	unsigned renew_count;
 	uint32_t renew_ids[RENEW_MAX];
 	struct wait renew_wait;

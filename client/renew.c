@@ -58,12 +58,17 @@ static void renew_done(struct wait *w, int rc)
 	c->attention = true; /* a volume that was closed meanwhile may go now */
 	client_arm(c);
 	if (rc < 0 || r->code) {
-		log_warn("client", "attachments could not be renewed; trying again",
-			 "count=%u error=%s", c->renew_count, err_name(rc < 0 ? rc : r->code));
+		if (!c->renew_failing) /* once, not every second of an outage */
+			log_warn("client", "attachments could not be renewed; trying again",
+				 "count=%u error=%s", c->renew_count, err_name(rc < 0 ? rc : r->code));
+		c->renew_failing = true;
 		if (client_period_us(c))
 			renew_timer_set(c, RENEW_RETRY_US);
 		return;
 	}
+	if (c->renew_failing)
+		log_info("client", "attachments are renewed again", "count=%u", c->renew_count);
+	c->renew_failing = false;
 	for (unsigned i = 0; i < MIN(r->count, c->renew_count); i++)
 		if (r->object[i])
 			list_for_each(v, &c->volumes, link) if (v->attach_state == ATTACH_OK &&

@@ -78,6 +78,12 @@ static void node_propose(struct fake_node *n, struct conn *c, const struct frame
 		n->attaches++;
 		strcpy(n->holder, cmd->attach.holder);
 		r->id = r->number = n->attaches;
+	} else if (cmd->kind == CMD_RENEW) {
+		EXPECT_EQ(cmd->renew.count, 1);
+		EXPECT_EQ(cmd->renew.attachment[0], n->attaches);
+		n->renews++;
+		r->count = 1;
+		r->object[0] = n->renewal_gone;
 	} else {
 		EXPECT_EQ(cmd->kind, CMD_DETACH);
 		EXPECT_EQ(cmd->detach.attachment, n->attaches);

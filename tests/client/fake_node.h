@@ -20,10 +20,11 @@ struct fake_node {
 	uint8_t *data[FAKE_OBJECTS];
 	uint8_t *applied[FAKE_OBJECTS]; /* by request number */
 	struct conn *control;
-	unsigned attaches, detaches, ios, controls, data_conns;
+	unsigned attaches, detaches, renews, ios, controls, data_conns;
 	unsigned drop_every;	 /* close the data connection instead of every n-th answer */
 	unsigned corrupt_every;	 /* flip a byte of every n-th read */
 	bool held;
+	bool renewal_gone; /* an attachment is gone, says the answer to its renewal */
 	char holder[128];
 };
 

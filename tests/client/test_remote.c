@@ -8,6 +8,7 @@
 
 #include "client/ashlar.h"
 #include "client/pem.h"
+#include "cluster/map_codec.h"
 #include "node/base/log.h"
 #include "tests/client/fake_node.h"
 #include "tests/client/harness.h"
@@ -243,6 +244,57 @@ TEST(remote, goes_on_without_its_control_connection_and_gets_it_back)
 	EXPECT_OK(w.rc);
 	harness_await(&fx.h, control_is_back, NULL, "the control connection is back");
 	EXPECT_OK(ashlar_volume_close(v));
+	ashlar_disconnect(a);
+	fixture_stop();
+}
+
+/* The lease that the first attach will have, short enough for a test. */
+static void shorten_lease(void *arg)
+{
+	struct map_attachment *a = map_attachment_put(&fx.node.map, 1);
+
+	a->volume = a->epoch = 1;
+	a->mode = ATTACH_EXCLUSIVE;
+	a->ttl_ms = 600;
+}
+
+static bool renewed_twice(void *arg)
+{
+	return fx.node.renews >= 2;
+}
+
+static bool renewed_thrice_more(void *arg)
+{
+	return fx.node.renews >= *(unsigned *)arg + 3;
+}
+
+TEST(remote, attachments_are_renewed_over_the_wire)
+{
+	struct ashlar_volume *v;
+	struct ashlar *a;
+	unsigned before;
+	int rc;
+
+	fixture_start();
+	harness_do(&fx.h, shorten_lease, NULL);
+	a = connect_to(0);
+	EXPECT_OK(ashlar_volume_open(a, "disk", 0, &v));
+	EXPECT_OK(ashlar_write(v, 0, "x", 1));
+	harness_await(&fx.h, renewed_twice, NULL, "two renewals");
+	before = fx.node.renews;
+	harness_do(&fx.h, drop_control, NULL);
+	harness_await(&fx.h, renewed_thrice_more, &before, "renewals over the next connection");
+	EXPECT_OK(ashlar_write(v, 0, "y", 1));
+	EXPECT_EQ(fx.node.attaches, 1);
+	log_set_level(LOG_ERROR + 1);
+	fx.node.renewal_gone = true;
+	do /* until the answer has come */
+		rc = ashlar_write(v, 0, "z", 1);
+	while (!rc);
+	EXPECT_RC(rc, -EPERM);
+	log_set_level(LOG_ERROR);
+	EXPECT_OK(ashlar_volume_close(v));
+	EXPECT_EQ(fx.node.detaches, 0);
 	ashlar_disconnect(a);
 	fixture_stop();
 }
