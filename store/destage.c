@@ -5,40 +5,27 @@
 #include <stdlib.h>
 
 #include "store/codec.h"
-#include "store/tier_internal.h"
+#include "store/destage.h"
 
-/* A payload block on its way from the log to a segment. */
-struct payload {
-	struct destage_block *block;
-	struct work_page *w;
-	uint32_t gen, slot; /* slot in the arena */
-	bool compression, unread;
-};
-
-struct round {
-	struct tier *t;
-	struct destage_batch *batches, **last;
-	struct work_page *work;
-	struct payload *payload;
-	unsigned work_count, payload_count;
-};
+#define BYPASS_BEGIN 6000u /* permyriad of the log */
+#define BYPASS_END 5000u
 
 /* ---- Pages of a round -------------------------------------------------------------------------- */
 
-static uint64_t page_hash(uint64_t object, uint32_t page)
+uint64_t page_hash(uint64_t object, uint32_t page)
 {
 	return hash_u64(object * 0x9e3779b97f4a7c15ull + page);
 }
 
-static bool round_has_page(struct tier *t, uint64_t object, uint32_t page)
+struct work_page *round_page(struct tier *t, uint64_t object, uint32_t page)
 {
 	for (struct hnode *n = hmap_first(&t->round, page_hash(object, page)); n; n = hmap_next(n)) {
 		struct work_page *w = container_of(n, struct work_page, node);
 
 		if (w->o->id == object && w->index == page)
-			return true;
+			return w;
 	}
-	return false;
+	return NULL;
 }
 
 static unsigned batch_payload_blocks(const struct destage_batch *b)
@@ -58,10 +45,16 @@ static bool batch_is_sound(const struct destage_batch *b)
 		if (p->first > b->block_count || p->count > b->block_count - p->first ||
 		    p->page >= OBJECT_BLOCKS_MAX / PAGE_BLOCKS)
 			return false;
-		for (unsigned k = 0; k < p->count; k++)
-			if (b->blocks[p->first + k].index >= PAGE_BLOCKS ||
-			    b->blocks[p->first + k].kind > MAP_DAMAGED)
+		uint64_t seen = 0;
+
+		for (unsigned k = 0; k < p->count; k++) {
+			const struct destage_block *d = &b->blocks[p->first + k];
+
+			if (d->index >= PAGE_BLOCKS || d->kind > MAP_DAMAGED || d->kind == MAP_SHARE ||
+			    seen >> d->index & 1)
 				return false;
+			seen |= 1ull << d->index;
+		}
 	}
 	return true;
 }
@@ -72,7 +65,7 @@ static bool round_takes(struct tier *t, const struct round *r, const struct dest
 	if (r->payload_count + batch_payload_blocks(b) > ROUND_BLOCKS)
 		return false;
 	for (unsigned i = 0; i < b->page_count; i++)
-		if (round_has_page(t, b->pages[i].object, b->pages[i].page))
+		if (round_page(t, b->pages[i].object, b->pages[i].page))
 			return false;
 	return true;
 }
@@ -91,7 +84,7 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 				 "object=%llu generation=%u", (unsigned long long)p->object, p->gen);
 			continue;
 		}
-		if (round_has_page(t, p->object, p->page))
+		if (round_page(t, p->object, p->page))
 			return -ERR_INVALID;
 		*w = (struct work_page){ .o = o, .index = p->page, .page = &p->result };
 		hmap_insert(&t->round, &w->node, page_hash(p->object, p->page));
@@ -103,7 +96,7 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 
 		if (!o || o->gen != h->gen || o->state != OBJECT_LIVE)
 			continue;
-		o->volume = h->volume;
+		tobj_set_volume(t, o, h->volume);
 		tobj_set_header(t, o, h->header, h->len);
 	}
 	*r->last = b;
@@ -112,18 +105,37 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 	return 0;
 }
 
+/* Only a whole copy of the version that is there asks for it: it may repair. */
+static bool page_damaged(struct tier *t, const struct destage_page *p, const struct work_page *w)
+{
+	if (!p->whole || !version_eq(p->version, w->old))
+		return false;
+	if (map_page_has_damage(w->page))
+		return true;
+	for (uint64_t m = w->page->mask; m; m &= m - 1) {
+		uint64_t word = w->page->entry[__builtin_ctzll(m)].word;
+
+		if (map_entry_kind(word) == MAP_SHARE && share_is_damaged(t, map_share_id(word)))
+			return true;
+	}
+	return false;
+}
+
 /* Everything but payload: the old entry goes, zeroes and damage come at once, payload is noted. */
 static void page_apply(struct tier *t, struct round *r, struct destage_batch *b, struct destage_page *p,
 		       struct work_page *w)
 {
-	bool damaged = map_page_has_damage(w->page);
+	unsigned policy = (p->dedup ? OBJECT_DEDUP : 0) | (p->compression ? OBJECT_COMPRESSION : 0);
+	bool damaged = page_damaged(t, p, w);
 	int order = version_cmp(p->version, w->old);
 
 	/* Replay (Y4): what the page has already is not applied again, but a whole copy may repair. */
 	p->skipped = order < 0 || (order == 0 && !(p->whole && damaged));
 	p->old = w->old;
+	w->untold = p->skipped;
 	if (p->skipped)
 		return;
+	tobj_set_flags(t, w->o, policy | (w->o->flags & OBJECT_REDUCE_LATER));
 	w->page->version = p->version;
 	for (unsigned i = 0; i < p->count; i++) {
 		struct destage_block *k = &b->blocks[p->first + i];
@@ -139,7 +151,8 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 			break;
 		case MAP_RAW:
 			r->payload[r->payload_count++] = (struct payload){ .block = k, .w = w, .gen = p->gen,
-									   .compression = p->compression };
+									   .compression = p->compression,
+									   .dedup = p->dedup };
 			break;
 		default:
 			w->page->entry[k->index].word = MAP_DAMAGED;
@@ -200,55 +213,157 @@ static int payload_read(struct tier *t, struct payload *p, unsigned n)
 	return 0;
 }
 
-static int payload_store(struct tier *t, struct payload *p, uint64_t *damaged)
+/* The entry is about to get what becomes of the block. */
+static void payload_begin(struct tier *t, struct payload *p)
 {
-	const uint8_t *data = t->arena + (size_t)p->slot * BLOCK_SIZE;
+	if (p->again)
+		txn_entry_clear(t, p->w, p->block->index);
+	p->w->page->entry[p->block->index].fp64 = p->block->fp64;
+}
+
+static void payload_bad(struct tier *t, struct payload *p, uint64_t *damaged)
+{
+	payload_begin(t, p);
+	p->w->page->entry[p->block->index].word = MAP_DAMAGED;
+	txn_entry_set(t, p->w, p->block->index, MAP_DAMAGED, 1);
+	log_error("tier", "a block to be stored does not match its fingerprint; it is damaged here",
+		  "object=%llu block=%u device=%s offset=%llu read=%s", (unsigned long long)p->w->o->id,
+		  p->w->index * PAGE_BLOCKS + p->block->index, p->block->log_device->path,
+		  (unsigned long long)p->block->log_off, p->unread ? "failed" : "ok");
+	atomic_fetch_add(&t->corrupt_blocks, 1);
+	++*damaged;
+}
+
+static int payload_append(struct tier *t, struct round *r, struct payload *p, enum segment_stream stream,
+			  const uint8_t *data)
+{
 	struct map_entry *e = &p->w->page->entry[p->block->index];
-	struct fp128 zero = hash_zero_block(), fp = hash_block(data);
-	static const uint8_t zeros[BLOCK_SIZE];
 	uint8_t packed[CODEC_UNITS_MAX * CODEC_UNIT];
 	struct unit_entry u = { .object = p->w->o->id, .gen = p->gen, .version = p->w->page->version,
-				.block = p->w->index * PAGE_BLOCKS + p->block->index, .fp = fp };
-	unsigned units;
+				.block = p->w->index * PAGE_BLOCKS + p->block->index, .fp = p->fp };
+	unsigned units = p->compression && !r->bypass ? codec_compress(data, packed) : 0;
 
-	e->fp64 = p->block->fp64;
-	if (p->unread || fp.lo != p->block->fp64) {
-		e->word = MAP_DAMAGED;
-		txn_entry_set(t, p->w, p->block->index, MAP_DAMAGED, 1);
-		log_error("tier", "a block in the log does not match its fingerprint; it is damaged here",
-			  "object=%llu block=%u offset=%llu read=%s", (unsigned long long)u.object, u.block,
-			  (unsigned long long)p->block->log_off, p->unread ? "failed" : "ok");
-		atomic_fetch_add(&t->corrupt_blocks, 1);
-		++*damaged;
+	if (p->again && !units)
+		return 0; /* it stays where it is */
+	payload_begin(t, p);
+	p->units = (uint8_t)(units ? units : 64);
+	p->stored = true;
+	txn_entry_set(t, p->w, p->block->index, units ? MAP_LZ4 : MAP_RAW, p->units);
+	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, units ? packed : data, p->units,
+			      e);
+}
+
+/* Stored raw though the policy says otherwise: for later. */
+static void mark_reduce_later(struct tier *t, struct work_page *w)
+{
+	w->page->flags |= MAP_PAGE_REDUCE_LATER;
+	tobj_set_flags(t, w->o, w->o->flags | OBJECT_REDUCE_LATER);
+	w->o->reduce_again |= w->index < w->o->reduce_page;
+	t->reduce_wanted = true;
+	atomic_fetch_add_explicit(&t->bypassed_blocks, 1, memory_order_relaxed);
+}
+
+static int payload_store(struct tier *t, struct round *r, struct payload *p, enum segment_stream stream,
+			 uint64_t *damaged)
+{
+	const uint8_t *data = t->arena + (size_t)p->slot * BLOCK_SIZE;
+	static const uint8_t zeros[BLOCK_SIZE];
+	int rc;
+
+	if (!p->unread)
+		p->fp = hash_block(data);
+	if (p->unread || p->fp.lo != p->block->fp64) {
+		payload_bad(t, p, damaged);
 		return 0;
 	}
-	if (fp.lo == zero.lo && !memcmp(data, zeros, BLOCK_SIZE)) {
-		e->word = MAP_ZERO;
+	if (p->fp.lo == hash_zero_block().lo && !memcmp(data, zeros, BLOCK_SIZE)) {
+		payload_begin(t, p);
+		p->w->page->entry[p->block->index].word = MAP_ZERO;
 		txn_entry_set(t, p->w, p->block->index, MAP_ZERO, 1);
 		return 0;
 	}
-	units = p->compression ? codec_compress(data, packed) : 0;
-	txn_entry_set(t, p->w, p->block->index, units ? MAP_LZ4 : MAP_RAW, units ? units : 64);
-	if (units)
-		return segment_append(&t->seg, STREAM_HOT, &u, MAP_LZ4, packed, units, e);
-	return segment_append(&t->seg, STREAM_HOT, &u, MAP_RAW, data, 64, e);
+	if (r->bypass && (p->dedup || p->compression))
+		mark_reduce_later(t, p->w);
+	if (p->dedup && !r->bypass) {
+		rc = dedup_match(r, p, data);
+		if (rc)
+			return MIN(rc, 0);
+	}
+	return payload_append(t, r, p, stream, data);
 }
 
-static int round_payload(struct tier *t, struct round *r, uint64_t *damaged)
+int round_payload(struct tier *t, struct round *r, enum segment_stream stream, uint64_t *damaged)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; i < r->payload_count && !rc; i += ARENA_BLOCKS) {
-		unsigned n = MIN(r->payload_count - i, ARENA_BLOCKS);
-
-		rc = payload_read(t, &r->payload[i], n);
-		for (unsigned k = 0; k < n && !rc; k++)
-			rc = payload_store(t, &r->payload[i + k], damaged);
+	dedup_round(t);
+	for (r->chunk = 0; r->chunk < r->payload_count && !rc; r->chunk += ARENA_BLOCKS) {
+		r->chunk_count = MIN(r->payload_count - r->chunk, ARENA_BLOCKS);
+		rc = payload_read(t, &r->payload[r->chunk], r->chunk_count);
+		for (unsigned k = 0; k < r->chunk_count && !rc; k++)
+			rc = payload_store(t, r, &r->payload[r->chunk + k], stream, damaged);
 	}
-	return rc ? rc : segment_flush_unit(&t->seg, STREAM_HOT);
+	if (!rc)
+		rc = segment_flush_unit(&t->seg, stream);
+	if (!rc)
+		dedup_resolve(r);
+	return rc;
 }
 
 /* ---- A round ----------------------------------------------------------------------------------- */
+
+static void page_finish(struct tier *t, struct work_page *w)
+{
+	if (!version_eq(w->old, w->page->version) || w->changed || w->page->flags != w->old_flags)
+		txn_page(t, w);
+}
+
+static void page_done(struct tier *t, const struct work_page *w, struct moved_page *moved, unsigned *n)
+{
+	page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
+	if (w->untold && w->changed)
+		moved[(*n)++] = (struct moved_page){ w->o->id, w->index };
+}
+
+int round_commit(struct tier *t, struct round *r)
+{
+	struct moved_page *moved;
+	unsigned n = 0;
+	int rc;
+
+	for (unsigned i = 0; i < r->work_count; i++)
+		page_finish(t, &r->work[i]);
+	for (struct extra_page *x = r->extra; x; x = x->next)
+		page_finish(t, &x->w);
+	/* Hints name shares by what they are in the commit, which forgets them. */
+	dedup_hint(r);
+	rc = txn_commit(t);
+	if (rc)
+		return rc;
+	moved = xmalloc((r->work_count + r->extra_count + 1) * sizeof(*moved));
+	for (unsigned i = 0; i < r->work_count; i++)
+		page_done(t, &r->work[i], moved, &n);
+	for (struct extra_page *x = r->extra; x; x = x->next)
+		page_done(t, &x->w, moved, &n);
+	if (n)
+		tell_shards(t, moved, n, NULL, 0);
+	free(moved);
+	return 0;
+}
+
+void round_free(struct round *r)
+{
+	for (struct hnode *n; (n = hmap_walk(&r->t->round, NULL));)
+		hmap_remove(&r->t->round, n);
+	for (struct extra_page *x; (x = r->extra);) {
+		r->extra = x->next;
+		free(x);
+	}
+	free(r->work);
+	free(r->payload);
+	free(r->local);
+	free(r->scratch);
+}
 
 static int round_run(struct tier *t, struct round *r)
 {
@@ -263,21 +378,17 @@ static int round_run(struct tier *t, struct round *r)
 		for (unsigned i = 0; i < b->page_count; i++)
 			if (!b->pages[i].skipped)
 				page_apply(t, r, b, &b->pages[i], &r->work[w++]);
-	rc = round_payload(t, r, &damaged);
+	/* Behind from 0.60 on, and until the log has clearly less: reduction is for later. */
+	t->bypass = pace_fill(t) >= (t->bypass ? BYPASS_END : BYPASS_BEGIN);
+	r->bypass = t->bypass;
+	rc = round_payload(t, r, STREAM_HOT, &damaged);
 	if (rc)
 		return rc;
 	r->batches->damaged = damaged;
-	for (unsigned i = 0; i < r->work_count; i++)
-		if (!version_eq(r->work[i].old, r->work[i].page->version) || r->work[i].changed)
-			txn_page(t, &r->work[i]);
-	rc = txn_commit(t);
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < r->work_count; i++)
-		page_cache_put(&t->cache, r->work[i].o->id, r->work[i].index, r->work[i].page,
-			       r->work[i].operands);
-	atomic_fetch_add(&t->destaged_blocks, r->payload_count);
-	return 0;
+	rc = round_commit(t, r);
+	if (!rc)
+		atomic_fetch_add(&t->destaged_blocks, r->payload_count);
+	return rc;
 }
 
 void round_batches(struct tier *t, struct destage_batch **queue)
@@ -327,13 +438,10 @@ void round_batches(struct tier *t, struct destage_batch **queue)
 		rc = round_run(t, &r);
 	if (rc && !atomic_load(&t->failed))
 		txn_abort(t);
-	for (struct hnode *n; (n = hmap_walk(&t->round, NULL));)
-		hmap_remove(&t->round, n);
 	pthread_mutex_unlock(&t->commit_lock);
 	while ((b = r.batches)) {
 		r.batches = b->next;
 		destager_batch_end(t, b, rc);
 	}
-	free(r.work);
-	free(r.payload);
+	round_free(&r);
 }

@@ -87,7 +87,7 @@ static int object_remove_rows(struct tier *t, struct tobj *o)
 		if (o->regions[i].now.mask)
 			kv_batch_delete(t->kv, t->batch, KV_REGION, region, sizeof(region));
 	}
-	t->logical_blocks -= o->counters.mapped + o->counters.zero;
+	volume_count(t, o->volume, &o->counters, NULL);
 	rc = txn_commit(t);
 	if (!rc)
 		tobj_free(t, o);
@@ -178,7 +178,7 @@ static int object_put(struct tier *t, struct tier_request *r)
 		return -ERR_EXISTS;
 	if (!o)
 		o = tobj_create(t, r->object, r->gen, r->volume);
-	o->volume = r->volume;
+	tobj_set_volume(t, o, r->volume);
 	return commit_object(t, o, r);
 }
 
@@ -287,6 +287,10 @@ static bool background_step(struct tier *t, bool urgent)
 	grace_poll(t, false);
 	if (gc_wanted(t, urgent))
 		busy |= gc_step(t);
+	if (!urgent) {
+		busy |= dedup_rebuild_step(t);
+		busy |= reduce_step(t);
+	}
 	return busy;
 }
 
@@ -295,7 +299,7 @@ void *destager_main(void *arg)
 	struct tier *t = arg;
 	struct destage_batch *batches = NULL;
 	struct tier_request *r, *next;
-	bool busy = false;
+	bool busy = true; /* hints to fill, pages to reduce */
 
 	pthread_setname_np(pthread_self(), "destager");
 	pace_start(t);

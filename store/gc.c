@@ -137,6 +137,19 @@ static bool stored_matches(unsigned kind, unsigned units, const void *stored, ui
 	return fp->lo == fp64;
 }
 
+/* Bytes of the victim, through its window; 0, or what the device said. */
+static int victim_read(struct tier *t, uint64_t off, uint32_t len, void *out)
+{
+	uint64_t from = round_down(off, BLOCK_SIZE), to = round_up(off + len, BLOCK_SIZE);
+	int rc;
+
+	t->gc.window_len = 0;
+	rc = device_pread(t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev, t->gc.window, to - from, from);
+	if (!rc)
+		memcpy(out, t->gc.window + (off - from), len);
+	return rc;
+}
+
 /* stored: its bytes, or NULL when they could not be read. */
 static int block_move(struct tier *t, struct work_page *w, unsigned index, const uint8_t *stored,
 		      struct version version)
@@ -152,6 +165,8 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 	atomic_fetch_add_explicit(&t->gc_blocks, 1, memory_order_relaxed);
 	if (good) {
 		txn_entry_set(t, w, index, kind, units);
+		if (w->o->flags & OBJECT_DEDUP)
+			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){ u.fp, e };
 		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, e);
 	}
 	log_error("tier", "a stored block is bad; it is damaged here until another replica repairs it",
@@ -206,6 +221,65 @@ static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
 	return NULL;
 }
 
+/* Which summary entry wrote this place; none, when it is damaged. */
+static void entry_at(const uint8_t *unit, const struct unit_header *h, uint32_t offset,
+		     struct unit_entry *out)
+{
+	for (unsigned i = 0; i < h->entries; i++)
+		if (!unit_entry_decode(unit, h, i, out) && out->offset == offset)
+			return;
+	memset(out, 0, sizeof(*out));
+}
+
+/* The shares that live in bytes [from, to) of the victim. Unit: in memory, or NULL: each is read. */
+static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t *unit,
+		       const struct unit_header *h, unsigned *moved)
+{
+	uint64_t start = segment_start(&t->seg, t->gc.victim);
+	uint8_t prefix[4], first[8];
+	const void *key, *value;
+	size_t key_len, len;
+	struct kv_iter *it;
+	int rc = 0, rc2;
+
+	put_be32(prefix, t->gc.victim);
+	sloc_key_encode(first, t->gc.victim, from / 64);
+	it = kv_iter_open(t->kv, KV_SLOC, prefix, sizeof(prefix), first, sizeof(first));
+	while (!rc && t->gc.share_count < WORK_MAX && kv_iter_next(it, &key, &key_len, &value, &len)) {
+		uint32_t at = key_len == 8 ? get_be32((const uint8_t *)key + 4) * 64 : to;
+		uint64_t id = len == 8 ? get_le64(value) : 0;
+		const uint8_t *stored = NULL;
+		uint8_t plain[BLOCK_SIZE + CODEC_UNIT];
+		struct unit_entry e = { 0 };
+		struct tshare *s;
+
+		if (at >= to)
+			break;
+		rc = share_get(t, id, &s);
+		if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT ||
+		    (!rc && map_entry_offset(s->next.word) != start + at)) {
+			log_error("tier", "a place names a shared block that is not there",
+				  "segment=%u offset=%u share=%llu", t->gc.victim, at, (unsigned long long)id);
+			rc = 0;
+			continue;
+		}
+		if (rc)
+			break;
+		if (unit && at - from + map_entry_units(s->next.word) * 64 <= h->bytes) {
+			stored = unit + (at - from);
+			entry_at(unit, h, at - from, &e);
+		} else if (!unit && !victim_read(t, start + at, map_entry_units(s->next.word) * 64u, plain)) {
+			stored = plain;
+		}
+		rc = share_move(t, s, stored, &e);
+		t->gc.shares[t->gc.share_count++] = id;
+		atomic_fetch_add_explicit(&t->gc_blocks, 1, memory_order_relaxed);
+		++*moved;
+	}
+	rc2 = kv_iter_close(it);
+	return rc ? rc : rc2;
+}
+
 static int unit_move(struct tier *t, const uint8_t *unit, const struct unit_header *h, unsigned *moved)
 {
 	uint64_t place = segment_start(&t->seg, t->gc.victim) + t->gc.pos;
@@ -230,7 +304,7 @@ static int unit_move(struct tier *t, const uint8_t *unit, const struct unit_head
 		rc = block_move(t, w, e.block % PAGE_BLOCKS, unit + e.offset, e.version);
 		++*moved;
 	}
-	return rc;
+	return rc ? rc : shares_move(t, t->gc.pos, t->gc.pos + h->bytes, unit, h, moved);
 }
 
 static int walk_units(struct tier *t, bool *end)
@@ -259,18 +333,15 @@ static int page_move(struct tier *t, struct work_page *w, unsigned *moved)
 	int rc = 0;
 
 	for (unsigned i = 0; i < PAGE_BLOCKS && !rc; i++) {
-		uint64_t word = w->page->entry[i].word, from, to;
+		uint64_t word = w->page->entry[i].word;
+		uint8_t stored[BLOCK_SIZE];
 		uint32_t id;
 
 		if (!(w->page->mask >> i & 1) || !map_entry_has_place(word) ||
 		    !segment_of_word(&t->seg, word, &id) || id != t->gc.victim)
 			continue;
-		from = round_down(map_entry_offset(word), BLOCK_SIZE);
-		to = round_up(map_entry_offset(word) + map_entry_units(word) * 64, BLOCK_SIZE);
-		t->gc.window_len = 0;
-		rc = device_pread(t->seg.dev[id >> SEGMENT_DEVICE_SHIFT].dev, t->gc.window, to - from, from);
-		rc = block_move(t, w, i, rc ? NULL : t->gc.window + (map_entry_offset(word) - from),
-				w->page->version);
+		rc = victim_read(t, map_entry_offset(word), map_entry_units(word) * 64u, stored);
+		rc = block_move(t, w, i, rc ? NULL : stored, w->page->version);
 		++*moved;
 	}
 	return rc;
@@ -291,14 +362,19 @@ static bool page_in_victim(struct tier *t, const struct map_page *p)
 
 static int walk_map(struct tier *t, bool *end)
 {
-	struct kv_iter *it = kv_iter_open(t->kv, KV_MAP, NULL, 0, t->gc.key, sizeof(t->gc.key));
-	struct map_page *p = xmalloc(sizeof(*p));
+	struct kv_iter *it;
+	struct map_page *p;
 	unsigned rows = 0, moved = 0;
 	const void *key, *value;
 	size_t key_len, len;
-	int rc = 0, rc2;
+	int rc = shares_move(t, 0, (uint32_t)t->seg.segment_size, NULL, NULL, &moved), rc2;
 
+	*end = false;
+	if (rc || moved) /* the map is walked once no share is left */
+		return rc;
 	*end = true;
+	it = kv_iter_open(t->kv, KV_MAP, NULL, 0, t->gc.key, sizeof(t->gc.key));
+	p = xmalloc(sizeof(*p));
 	while (kv_iter_next(it, &key, &key_len, &value, &len)) {
 		struct work_page *w;
 		uint64_t object;
@@ -332,11 +408,9 @@ static int walk_map(struct tier *t, bool *end)
 struct notice {
 	struct post post;
 	struct tier_shard *shard;
-	unsigned count;
-	struct {
-		uint64_t object;
-		uint32_t page;
-	} moved[];
+	unsigned count, share_count;
+	struct moved_page *pages;
+	uint64_t *shares;
 };
 
 static void notice_run(struct post *p)
@@ -344,27 +418,31 @@ static void notice_run(struct post *p)
 	struct notice *n = container_of(p, struct notice, post);
 
 	for (unsigned i = 0; i < n->count; i++)
-		shard_page_moved(n->shard, n->moved[i].object, n->moved[i].page);
+		shard_page_moved(n->shard, n->pages[i].object, n->pages[i].page);
+	for (unsigned i = 0; i < n->share_count; i++)
+		fifo_cache_drop(&n->shard->shares, (struct fifo_key){ n->shares[i], 0 });
 	free(n);
 }
 
-static void tell_shards(struct tier *t)
+void tell_shards(struct tier *t, const struct moved_page *pages, unsigned page_count,
+		 const uint64_t *shares, unsigned share_count)
 {
 	for (unsigned s = 0; s < t->shard_count && t->started; s++) {
-		struct notice *n = xmalloc(sizeof(*n) + t->gc.work_count * sizeof(n->moved[0]));
+		struct notice *n = xmalloc(sizeof(*n) + page_count * sizeof(*pages) +
+					   share_count * sizeof(*shares));
 
 		n->post.fn = notice_run;
 		n->shard = &t->shards[s];
 		n->count = 0;
-		for (unsigned i = 0; i < t->gc.work_count; i++) {
-			struct work_page *w = &t->gc.work[i];
-
-			if (!w->changed || w->o->id % t->shard_count != s)
-				continue;
-			n->moved[n->count].object = w->o->id;
-			n->moved[n->count++].page = w->index;
-		}
-		if (n->count)
+		n->share_count = share_count;
+		n->pages = (struct moved_page *)(n + 1);
+		n->shares = (uint64_t *)(n->pages + page_count);
+		for (unsigned i = 0; i < page_count; i++)
+			if (pages[i].object % t->shard_count == s)
+				n->pages[n->count++] = pages[i];
+		if (share_count)
+			memcpy(n->shares, shares, share_count * sizeof(*shares));
+		if (n->count || share_count)
 			loop_post(t->shards[s].loop, &n->post);
 		else
 			free(n);
@@ -373,6 +451,8 @@ static void tell_shards(struct tier *t)
 
 static int step_commit(struct tier *t)
 {
+	struct moved_page *pages;
+	unsigned n = 0;
 	int rc = segment_flush_unit(&t->seg, STREAM_GC);
 
 	if (rc)
@@ -380,16 +460,25 @@ static int step_commit(struct tier *t)
 	for (unsigned i = 0; i < t->gc.work_count; i++)
 		if (t->gc.work[i].changed)
 			txn_page(t, &t->gc.work[i]);
-	if (!t->dirty_object_count && !t->seg.dirty_count)
+	if (!t->dirty_object_count && !t->seg.dirty_count && !t->gc.share_count)
 		return 0;
+	for (unsigned i = 0; i < t->gc.moved_count; i++)
+		hints_put(&t->dedup.hints, t->gc.moved[i].fp,
+			  t->gc.moved[i].entry->word >> 9 & (HINT_SHARED - 1), false);
 	rc = txn_commit(t);
 	if (rc)
 		return rc;
-	for (unsigned i = 0; i < t->gc.work_count; i++)
-		if (t->gc.work[i].changed)
-			page_cache_put(&t->cache, t->gc.work[i].o->id, t->gc.work[i].index,
-				       t->gc.work[i].page, t->gc.work[i].operands);
-	tell_shards(t);
+	pages = xmalloc((t->gc.work_count + 1) * sizeof(*pages));
+	for (unsigned i = 0; i < t->gc.work_count; i++) {
+		struct work_page *w = &t->gc.work[i];
+
+		if (!w->changed)
+			continue;
+		page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
+		pages[n++] = (struct moved_page){ w->o->id, w->index };
+	}
+	tell_shards(t, pages, n, t->gc.shares, t->gc.share_count);
+	free(pages);
 	return 0;
 }
 
@@ -413,6 +502,8 @@ static void gc_alloc(struct gc_state *g)
 	g->window = xalloc_aligned(BLOCK_SIZE, UNIT_MAX);
 	g->pages = xmalloc(WORK_MAX * sizeof(*g->pages));
 	g->work = xmalloc(WORK_MAX * sizeof(*g->work));
+	g->moved = xmalloc(2 * WORK_MAX * sizeof(*g->moved));
+	g->shares = xmalloc(WORK_MAX * sizeof(*g->shares));
 }
 
 bool gc_step(struct tier *t)
@@ -424,7 +515,7 @@ bool gc_step(struct tier *t)
 		return false;
 	gc_alloc(&t->gc);
 	pthread_mutex_lock(&t->commit_lock);
-	t->gc.work_count = 0;
+	t->gc.work_count = t->gc.moved_count = t->gc.share_count = 0;
 	txn_begin(t);
 	rc = t->gc.walk_map ? walk_map(t, &end) : walk_units(t, &end);
 	if (!rc)

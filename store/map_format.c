@@ -6,7 +6,7 @@
 #include "node/base/err.h"
 
 #define PAGE_FORMAT 1
-#define OBJECT_FORMAT 1
+#define OBJECT_FORMAT 2
 #define META_FORMAT 1
 
 uint64_t store_fold_term(uint32_t page, struct version v)
@@ -263,13 +263,15 @@ void object_row_encode(struct writer *w, uint64_t object, const struct object_ro
 
 	write_u8(w, OBJECT_FORMAT);
 	write_u8(w, (uint8_t)o->state);
-	write_u16(w, 0);
+	write_u16(w, o->flags);
 	write_u32(w, o->gen);
 	write_u32(w, o->volume);
 	write_u32(w, (uint32_t)o->header_len);
 	write_u64(w, o->counters.mapped);
 	write_u64(w, o->counters.zero);
 	write_u64(w, o->counters.stored);
+	write_u64(w, o->counters.shared);
+	write_u64(w, o->counters.damaged);
 	write_bytes(w, o->header, o->header_len);
 	if (!w->bad)
 		write_u64(w, hash_xxh3(w->data + start, w->len - start, object));
@@ -282,13 +284,15 @@ int object_row_decode(const void *data, size_t len, uint64_t object, struct obje
 	uint64_t hash;
 
 	out->state = (enum object_state)read_u8(&r);
-	read_u16(&r);
+	out->flags = read_u16(&r);
 	out->gen = read_u32(&r);
 	out->volume = read_u32(&r);
 	out->header_len = read_u32(&r);
 	out->counters.mapped = read_u64(&r);
 	out->counters.zero = read_u64(&r);
 	out->counters.stored = read_u64(&r);
+	out->counters.shared = read_u64(&r);
+	out->counters.damaged = read_u64(&r);
 	out->header = read_bytes(&r, out->header_len);
 	hash = read_u64(&r);
 	if (!reader_done(&r) || hash != hash_xxh3(data, len - 8, object))
@@ -318,7 +322,10 @@ int share_decode(const void *data, size_t len, struct share_row *out)
 	out->refs = read_u32(&r);
 	out->owner_volume = read_u32(&r);
 	out->owner_refs = read_u32(&r);
-	return reader_done(&r) ? 0 : -ERR_CORRUPT;
+	if (!reader_done(&r) || !out->refs || out->owner_refs > out->refs || out->word >> 52 ||
+	    (!map_entry_has_place(out->word) && out->word != MAP_DAMAGED))
+		return -ERR_CORRUPT;
+	return 0;
 }
 
 void sloc_key_encode(uint8_t out[8], uint32_t segment, uint32_t offset_units)

@@ -11,14 +11,18 @@
  *   entry   word 8: kind bits 0–2 · units−1 bits 3–8 · place bits 9–51 (offset/64 in bits 9–48,
  *             device in bits 49–51; or a share id) · spare bits 52–63 zero;  fp64 8
  *   region  key object 8 · region 4; value mask 8 · fold 8
- *   obj     key object 8; value 0 format 1 (=1) · 1 state 1 · 2 zero 2 · 4 generation 4 · 8 volume 4 ·
+ *   obj     key object 8; value 0 format 1 (=2) · 1 state 1 · 2 flags 2 · 4 generation 4 · 8 volume 4 ·
  *             12 header length 4 · 16 mapped blocks 8 · 24 zero blocks 8 · 32 stored bytes 8 ·
- *             40 the header, opaque here · then xxh3-64 8 of all before, seed = object
- *   share   key share id 8; value word 8 · fp lo 8 · fp hi 8 · refs 4 · owner volume 4 · owner refs 4
- *   sloc    key segment 4 · offset/64 4; value share id 8
+ *             40 shared blocks 8 · 48 damaged blocks 8 · 56 the header, opaque here · then xxh3-64 8
+ *             of all before, seed = object. Mapped: all but holes and zeroes; stored: unshared ones
+ *   share   key share id 8; value word 8 (raw or lz4, or damaged: no place) · fp lo 8 · fp hi 8 ·
+ *             refs 4 · owner volume 4 · owner refs 4
+ *   sloc    key segment 4 · offset in it/64 4; value share id 8
  *   seg     see segment.h
  *   meta    key "commit"; value 0 format 4 (=1) · 4 group incarnation 4 · 8 group uuid 16 · 24 commit 8 ·
- *             32 xxh3-64 8 of bytes 0–31, seed 0
+ *             32 xxh3-64 8 of bytes 0–31, seed 0.  Key "v" · volume 4; value owned shares 8 · damaged of
+ *             them 8 · their stored bytes 8 · of these, with all references from this volume 8 ·
+ *             xxh3-64 8, seed = volume.  Key "next-share"; value share id 8 · xxh3-64 8, seed 0
  * Frozen by tests/store/tier. */
 #pragma once
 
@@ -34,7 +38,7 @@
 #define REGION_KEY_SIZE 12u
 #define REGION_VALUE_SIZE 16u
 #define OBJECT_KEY_SIZE 8u
-#define OBJECT_VALUE_HEADER 40u
+#define OBJECT_VALUE_HEADER 56u
 #define SHARE_VALUE_SIZE 36u
 #define META_VALUE_SIZE 40u
 
@@ -68,6 +72,15 @@ static inline bool map_entry_has_place(uint64_t word)
 static inline uint64_t map_entry_word(unsigned kind, unsigned units, unsigned device, uint64_t offset)
 {
 	return (uint64_t)kind | (uint64_t)(units - 1) << 3 | (offset >> 6) << 9 | (uint64_t)device << 49;
+}
+
+static inline uint64_t map_share_word(uint64_t share)
+{
+	return MAP_SHARE | share << 9;
+}
+static inline uint64_t map_share_id(uint64_t word)
+{
+	return word >> 9 & ((1ull << 43) - 1);
 }
 
 /* ---- Pages ------------------------------------------------------------------------------------- */
@@ -105,9 +118,15 @@ int region_decode(const void *data, size_t len, struct map_region *out) MUST_USE
 enum object_state { OBJECT_LIVE = 1, OBJECT_DELETING = 2 };
 struct object_counters {
 	uint64_t mapped, zero, stored; /* blocks, blocks, bytes */
+	uint64_t shared, damaged;      /* blocks of the mapped ones that store nothing of their own */
+};
+enum object_flags {
+	OBJECT_DEDUP = 1, OBJECT_COMPRESSION = 2, /* the policy that was last heard of */
+	OBJECT_REDUCE_LATER = 4,		  /* pages of it may have MAP_PAGE_REDUCE_LATER */
 };
 struct object_row {
 	uint32_t gen, volume;
+	uint16_t flags;
 	enum object_state state;
 	struct object_counters counters;
 	const uint8_t *header; /* decoded: into the input */

@@ -11,6 +11,7 @@
 #define HEADER_MAGIC 0x474553444c485341ull /* "ASHLDSEG" */
 #define UNIT_MAGIC 0x4e555341u		   /* "ASUN" */
 #define FORMAT 1u
+#define ROWS_FORMAT 2u
 
 /* ---- Formats ----------------------------------------------------------------------------------- */
 
@@ -150,7 +151,7 @@ void segment_rows_encode(struct writer *w, uint64_t commit, uint32_t count,
 	struct segment s;
 	uint32_t id;
 
-	write_u16(w, FORMAT);
+	write_u16(w, ROWS_FORMAT);
 	write_u16(w, 0);
 	write_u32(w, count);
 	write_u64(w, commit);
@@ -161,6 +162,9 @@ void segment_rows_encode(struct writer *w, uint64_t commit, uint32_t count,
 		write_u8(w, s.state);
 		write_u8(w, s.stream);
 		write_u16(w, 0);
+		write_u32(w, s.fill);
+		write_u32(w, s.summaries);
+		write_u32(w, s.padding);
 	}
 	CHECK(w->len - start == segment_rows_size(count) - 8);
 	write_u64(w, hash_xxh3(w->data + start, w->len - start, 0));
@@ -178,7 +182,7 @@ int segment_rows_apply(struct segments *s, const void *data, size_t len)
 	if (r.bad || len != segment_rows_size(count) ||
 	    get_le64((const uint8_t *)data + len - 8) != hash_xxh3(data, len - 8, 0))
 		return -ERR_CORRUPT;
-	if (format != FORMAT)
+	if (format != ROWS_FORMAT)
 		return -ERR_VERSION;
 	for (uint32_t i = 0; i < count; i++) {
 		struct segment *seg = segment_by_id(s, read_u32(&r));
@@ -189,8 +193,12 @@ int segment_rows_apply(struct segments *s, const void *data, size_t len)
 		row.state = read_u8(&r);
 		row.stream = read_u8(&r);
 		read_u16(&r);
+		row.fill = read_u32(&r);
+		row.summaries = read_u32(&r);
+		row.padding = read_u32(&r);
 		if (!seg || row.state > SEGMENT_SEALED || row.stream >= STREAMS ||
-		    row.live > s->segment_size)
+		    row.live > s->segment_size || row.fill > s->segment_size ||
+		    (uint64_t)row.live + row.summaries + row.padding > row.fill)
 			return -ERR_CORRUPT;
 		*seg = row;
 	}
@@ -294,6 +302,30 @@ void segments_scan(struct segments *s)
 	free(block);
 }
 
+/* The segment's part of the sums becomes that of its row. */
+static void space_count(struct segments *s, struct segment *seg, const struct segment *row)
+{
+	bool open = row->state == SEGMENT_OPEN;
+	uint32_t rest = (uint32_t)s->segment_size - row->fill;
+
+	if (seg->used) {
+		s->space.segments--;
+		s->space.summaries -= seg->used_summaries;
+		s->space.padding -= seg->used_padding;
+		s->space.tail -= seg->used_tail;
+	}
+	seg->used = row->state == SEGMENT_OPEN || row->state == SEGMENT_SEALED;
+	if (!seg->used)
+		return;
+	seg->used_summaries = row->summaries;
+	seg->used_padding = row->padding + (open ? 0 : rest);
+	seg->used_tail = open ? rest : 0;
+	s->space.segments++;
+	s->space.summaries += seg->used_summaries;
+	s->space.padding += seg->used_padding;
+	s->space.tail += seg->used_tail;
+}
+
 void segments_settle(struct segments *s)
 {
 	s->free = 0;
@@ -308,6 +340,7 @@ void segments_settle(struct segments *s)
 			s->dev[i].free += seg->state == SEGMENT_FREE;
 			s->live += seg->live;
 			s->generation = MAX(s->generation, seg->generation);
+			space_count(s, seg, seg);
 		}
 		s->free += s->dev[i].free;
 	}
@@ -352,6 +385,7 @@ void segments_committed(struct segments *s, uint64_t commit)
 		struct segment *seg = segment_by_id(s, s->dirty[i]), row;
 
 		segment_next_row(s, s->dirty[i], &row);
+		space_count(s, seg, &row);
 		s->live += row.live;
 		s->live -= seg->live;
 		seg->live = row.live;

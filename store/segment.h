@@ -16,8 +16,9 @@
  *            0 object 8 · 8 replica generation 4 · 12 block 4 · 16 tenure 4 · 20 seq 8 · 28 fp lo 8 ·
  *            36 fp hi 8 · 44 offset in the unit / 64 2 · 46 units 1 · 47 codec 1 (2 raw, 3 lz4)
  *   table    CF seg. Keys: checkpoint 0x01 · chunk be32 (4096 segments each); delta 0x02 · commit be64.
- *            Value: 0 format 2 (=1) · 2 zero 2 · 4 count 4 · 8 commit 8 · records of 20: id 4 · live
- *            bytes 4 · generation 8 · state 1 · stream 1 · zero 2; then xxh3-64 8 of all before, seed 0.
+ *            Value: 0 format 2 (=2) · 2 zero 2 · 4 count 4 · 8 commit 8 · records of 32: id 4 · live
+ *            bytes 4 · generation 8 · state 1 · stream 1 · zero 2 · filled bytes 4 · bytes of header and
+ *            summaries 4 · padding bytes inside units 4; then xxh3-64 8 of all before, seed 0.
  *            Records are absolute; later ones win.
  * Frozen by tests/store/tier. */
 #pragma once
@@ -32,7 +33,7 @@
 #define UNIT_HEADER_SIZE 64u
 #define UNIT_ENTRY_SIZE 48u
 #define UNIT_SUMMARY_MAX 53248u /* 64 + 48 · 1024, whole blocks */
-#define SEGMENT_RECORD_SIZE 20u
+#define SEGMENT_RECORD_SIZE 32u
 #define SEGMENT_CHUNK 4096u
 
 enum segment_state {
@@ -77,9 +78,17 @@ struct segment {
 	uint64_t generation;
 	uint32_t live;	/* bytes that map entries name, as committed */
 	int32_t delta;	/* what the commit being built changes it by */
-	uint32_t fill;	/* bytes written, when known in this run */
+	uint32_t fill;	/* bytes written */
+	uint32_t summaries, padding; /* of these: header and summaries; rounding up inside units */
 	uint8_t state, stream;
 	bool dirty; /* its record goes into the next commit */
+	bool used;  /* as committed: not free, and these are its share of segments.space */
+	uint32_t used_summaries, used_padding, used_tail;
+};
+
+/* What the segments that are not free hold beside live bytes, as committed. What is left is dead. */
+struct segment_space {
+	uint64_t segments, summaries, padding, tail; /* tail: not yet written, of open ones */
 };
 
 struct segment_device {
@@ -105,6 +114,7 @@ struct segments {
 	uint64_t header_kv_commit;	    /* highest found in headers at open */
 	uint32_t header_incarnation;
 	uint64_t written_bytes;
+	struct segment_space space;
 };
 
 int segments_open(struct segments *s, struct device *devices, unsigned count, const struct uuid *group,

@@ -117,7 +117,10 @@ static int stream_open(struct segments *s, struct stream *st, enum segment_strea
 	d->free--;
 	s->free--;
 	*seg = (struct segment){ .generation = h.generation, .state = SEGMENT_OPEN, .stream = (uint8_t)which,
-				 .fill = SEGMENT_HEADER_SIZE, .dirty = seg->dirty };
+				 .fill = SEGMENT_HEADER_SIZE, .summaries = SEGMENT_HEADER_SIZE,
+				 .dirty = seg->dirty, .used = seg->used,
+				 .used_summaries = seg->used_summaries, .used_padding = seg->used_padding,
+				 .used_tail = seg->used_tail };
 	segment_mark_dirty(s, st->id);
 	st->open = true;
 	st->fill = SEGMENT_HEADER_SIZE;
@@ -129,6 +132,7 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 	struct stream *st = s->stream[which];
 	struct segment_device *d;
 	struct unit_header h = { 0 };
+	struct segment *seg;
 	uint32_t summary, bytes, packed;
 	uint8_t *unit;
 	int rc;
@@ -169,7 +173,10 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 		segment_account(s, p->entry->word, 1);
 	}
 	st->fill += bytes;
-	segment_by_id(s, st->id)->fill = st->fill;
+	seg = segment_by_id(s, st->id);
+	seg->fill = st->fill;
+	seg->summaries += summary;
+	seg->padding += packed - st->packed_bytes;
 	st->count = st->raw_bytes = st->packed_bytes = 0;
 	/* What a one-block unit cannot use is not worth keeping open. */
 	if (s->segment_size - st->fill < 2 * BLOCK_SIZE)

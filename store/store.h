@@ -274,11 +274,28 @@ struct store_stats {
 	uint64_t logical_bytes, objects;
 	uint64_t appended_blocks, destaged_blocks, gc_blocks, device_written_bytes, device_read_bytes;
 	uint64_t page_cache_hits, page_cache_misses, corrupt_blocks, io_errors;
+	/* raw_bytes = data_used + padding + summary + dead + free + reserve + log + layout: the raw side of
+	 * the ledger, as of the newest map commit. layout: superblocks and what no segment fits in. */
+	uint64_t padding_bytes, summary_bytes, dead_bytes, free_bytes, reserve_bytes, layout_bytes;
+	uint64_t zero_bytes, dedup_saved_bytes, compression_saved_bytes, damaged_bytes;
+	uint64_t dedup_matched_blocks, dedup_hint_bytes;
+	uint64_t reduce_bypassed_blocks, reduce_redone_blocks; /* stored raw under load; looked at again */
 	uint32_t log_fill_permyriad; /* max(log used/limit, index used/budget), 0–10000 */
 	uint32_t destage_blocks_per_s;
 	int failed; /* 0, or the code the group failed with */
 };
 void store_stats(struct store *s, struct store_stats *out); /* any thread */
+
+/* The logical side of the ledger, exact at a commit number; what is in the log only is not in it.
+ *   logical = zero + dedup_saved + compression_saved + stored + damaged
+ * A shared block is stored by the volume that owns it. frees_if_deleted is a lower bound. Any thread. */
+struct store_ledger {
+	uint64_t commit;
+	uint64_t logical_bytes, zero_bytes, dedup_saved_bytes, compression_saved_bytes, stored_bytes;
+	uint64_t damaged_bytes, frees_if_deleted_bytes;
+};
+void store_ledger(struct store *s, struct store_ledger *out);
+bool store_volume_ledger(struct store *s, uint32_t volume, struct store_ledger *out); /* false: not here */
 /* Destages everything that is committed now. From a shard's loop; resumes when done. */
 int store_flush(struct store *s, unsigned shard, struct post *scratch, struct wait *w) MUST_USE;
 

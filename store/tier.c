@@ -99,11 +99,13 @@ static int load_objects(struct tier *t)
 			break;
 		o = tobj_create(t, get_be64(key), row.gen, row.volume);
 		o->state = row.state;
+		o->flags = o->flags_saved = row.flags;
+		t->reduce_wanted |= row.flags & OBJECT_REDUCE_LATER;
 		o->counters = o->counters_next = row.counters;
 		o->header = xmalloc(row.header_len + 1);
 		memcpy(o->header, row.header, row.header_len);
 		o->header_len = row.header_len;
-		t->logical_blocks += row.counters.mapped + row.counters.zero;
+		volume_count(t, o->volume, NULL, &row.counters);
 		if (o->state == OBJECT_DELETING)
 			list_push_back(&t->deleting, &o->link);
 	}
@@ -159,8 +161,7 @@ static int adopt(struct tier *t)
 
 static void publish(struct tier *t)
 {
-	atomic_store(&t->live_bytes, t->seg.live);
-	atomic_store(&t->logical_bytes, t->logical_blocks * BLOCK_SIZE);
+	txn_publish(t);
 	atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
 }
 
@@ -183,6 +184,8 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 		rc = load_objects(t);
 	if (!rc)
 		rc = load_regions(t);
+	if (!rc && shares_load(t))
+		rc = map_lost("the rows of the ledger do not decode");
 	if (!rc)
 		rc = adopt(t);
 	if (!rc)
@@ -210,7 +213,9 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	hmap_init(&t->objects);
 	hmap_init(&t->round);
 	list_init(&t->deleting);
+	shares_init(t, cfg->page_cache_bytes / 16);
 	page_cache_init(&t->cache, destager_cache);
+	dedup_init(t, cfg->dedup_hint_bytes);
 	t->batch = kv_batch_create();
 	t->shards = xcalloc(cfg->shards, sizeof(*t->shards));
 	for (unsigned i = 0; i < cfg->shards; i++)
@@ -242,6 +247,8 @@ void tier_close(struct tier *t)
 	hmap_fini(&t->objects);
 	hmap_fini(&t->round);
 	page_cache_fini(&t->cache);
+	shares_fini(t);
+	dedup_fini(t);
 	segments_close(&t->seg);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		free(t->chunk_dirty[d]);
@@ -253,6 +260,8 @@ void tier_close(struct tier *t)
 	free(t->gc.window);
 	free(t->gc.pages);
 	free(t->gc.work);
+	free(t->gc.moved);
+	free(t->gc.shares);
 	sem_destroy(&t->more_work);
 	pthread_mutex_destroy(&t->lock);
 	pthread_mutex_destroy(&t->commit_lock);
@@ -270,6 +279,7 @@ int tier_start(struct tier *t, struct loop *const *loops, unsigned shards)
 	for (unsigned i = 0; i < shards; i++)
 		shard_start(&t->shards[i], loops[i]);
 	t->started = true;
+	dedup_rebuild_start(t);
 	rc = pthread_create(&t->thread, NULL, destager_main, t);
 	if (rc)
 		return -rc;
@@ -282,10 +292,11 @@ void tier_stop(struct tier *t)
 {
 	if (!t->started)
 		return;
+	atomic_fetch_add(&t->requests_open, 1); /* it ends at full speed, and is not paced any more */
+	pace_apply(t);
+	atomic_store(&t->pace_tid, 0);
 	atomic_store(&t->stopping, true);
 	sem_post(&t->more_work);
-	atomic_fetch_add(&t->requests_open, 1); /* it ends at full speed */
-	pace_apply(t);
 	if (t->thread_running)
 		pthread_join(t->thread, NULL);
 	t->thread_running = false;
@@ -384,11 +395,27 @@ uint64_t tier_free_bytes(const struct tier *t)
 
 void tier_stats(const struct tier *t, struct store_stats *out)
 {
+	struct store_ledger l;
+
 	out->data_bytes = (uint64_t)t->seg.total * t->seg.segment_size;
 	out->data_used_bytes = atomic_load(&t->live_bytes);
 	out->data_free_bytes = tier_free_bytes(t);
 	out->metadata_used_bytes = atomic_load(&t->kv_bytes);
-	out->logical_bytes = atomic_load(&t->logical_bytes);
+	ledger_cell_read(&t->ledger, &l);
+	out->logical_bytes = l.logical_bytes;
+	out->zero_bytes = l.zero_bytes;
+	out->dedup_saved_bytes = l.dedup_saved_bytes;
+	out->compression_saved_bytes = l.compression_saved_bytes;
+	out->damaged_bytes = l.damaged_bytes;
+	out->padding_bytes = atomic_load(&t->padding_bytes);
+	out->summary_bytes = atomic_load(&t->summary_bytes);
+	out->dead_bytes = atomic_load(&t->dead_bytes);
+	out->free_bytes = atomic_load(&t->free_bytes);
+	out->reserve_bytes = atomic_load(&t->reserve_bytes);
+	out->reduce_bypassed_blocks = atomic_load(&t->bypassed_blocks);
+	out->reduce_redone_blocks = atomic_load(&t->reduced_blocks);
+	out->dedup_matched_blocks = atomic_load(&t->dedup.matched_blocks);
+	out->dedup_hint_bytes = atomic_load(&t->dedup.hint_bytes);
 	out->objects = atomic_load(&t->objects_n);
 	out->destaged_blocks = atomic_load(&t->destaged_blocks);
 	out->gc_blocks = atomic_load(&t->gc_blocks);

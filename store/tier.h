@@ -21,6 +21,7 @@ struct tier_config {
 	uint32_t group_incarnation;
 	unsigned shards;
 	uint64_t page_cache_bytes, block_cache_bytes;
+	uint64_t dedup_hint_bytes; /* at most; 0: the default (dedup.h) */
 	/* Highest map commit number that any log batch or header names: a database below it has lost
 	 * synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
@@ -149,6 +150,9 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 
 /* Bytes a destage of raw blocks may still use, reserve and fill limit off. Any thread. */
 uint64_t tier_free_bytes(const struct tier *t);
+/* The ledger as of the newest commit; any thread. False: nothing is known of this volume here. */
+void tier_ledger(struct tier *t, struct store_ledger *out);
+bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *out);
 void tier_stats(const struct tier *t, struct store_stats *out); /* fills the tier's fields */
 int tier_inspect_metadata(const char *dir, bool verbose);
 int tier_inspect_segments(struct device *d, bool verbose);

@@ -58,6 +58,27 @@ void tobj_set_header(struct tier *t, struct tobj *o, const void *header, size_t 
 	o->header_len = len;
 }
 
+void tobj_set_volume(struct tier *t, struct tobj *o, uint32_t volume)
+{
+	if (o->volume == volume)
+		return;
+	if (o->counters.shared) {
+		log_warn("tier", "an object that shares blocks changes its volume; the old one keeps it",
+			 "object=%llu from=%u to=%u", (unsigned long long)o->id, o->volume, volume);
+		return;
+	}
+	volume_count(t, o->volume, &o->counters, NULL);
+	volume_count(t, volume, NULL, &o->counters);
+	o->volume = volume;
+}
+
+void tobj_set_flags(struct tier *t, struct tobj *o, unsigned flags)
+{
+	o->flags = (uint16_t)flags;
+	if (o->flags != o->flags_saved)
+		txn_object(t, o);
+}
+
 struct tobj_region *tobj_region(struct tobj *o, uint32_t region)
 {
 	if (region >= o->region_count) {
@@ -86,6 +107,8 @@ void tobj_free(struct tier *t, struct tobj *o)
 void txn_begin(struct tier *t)
 {
 	kv_batch_clear(t->batch);
+	if (t->shares.txn.count || t->shares.rc)
+		shares_aborted(t);
 	t->dirty_region_count = t->dirty_object_count = 0;
 }
 
@@ -185,6 +208,10 @@ static void count_entry(struct object_counters *c, unsigned kind, unsigned units
 		c->zero += s;
 	else
 		c->mapped += s;
+	if (kind == MAP_SHARE)
+		c->shared += s;
+	if (kind == MAP_DAMAGED)
+		c->damaged += s;
 	if (kind == MAP_RAW || kind == MAP_LZ4)
 		c->stored += s * units * 64;
 }
@@ -195,9 +222,12 @@ void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index)
 
 	txn_object(t, w->o);
 	if (w->page->mask >> index & 1) {
-		/* What a damaged page held was lost with it; it was counted when it was whole. */
 		count_entry(&w->o->counters_next, map_entry_kind(word), map_entry_units(word), -1);
+		/* What a damaged page held was lost with it; it was counted when it was whole. */
+		w->o->counters_next.damaged += w->load_failed;
 		segment_account(&t->seg, word, -1);
+		if (map_entry_kind(word) == MAP_SHARE)
+			share_release(t, map_share_id(word), w->o->volume);
 	}
 	w->page->mask &= ~(1ull << index);
 	w->page->entry[index] = (struct map_entry){ 0 };
@@ -210,6 +240,16 @@ void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned
 	w->page->mask |= 1ull << index;
 	w->changed |= 1ull << index;
 	count_entry(&w->o->counters_next, kind, units, 1);
+}
+
+void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units,
+		     struct tshare *s)
+{
+	txn_object(t, w->o);
+	count_entry(&w->o->counters_next, kind, units, -1);
+	count_entry(&w->o->counters_next, MAP_SHARE, 1, 1);
+	w->changed |= 1ull << index;
+	share_ref(t, s, w->o->volume, 1);
 }
 
 static struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region)
@@ -313,6 +353,7 @@ static void put_regions_and_objects(struct tier *t)
 	for (size_t i = 0; i < t->dirty_object_count; i++) {
 		struct tobj *o = t->dirty_objects[i];
 		struct object_row row = { .gen = o->gen, .volume = o->volume, .state = o->state,
+					  .flags = o->flags,
 					  .counters = o->counters_next, .header = o->header,
 					  .header_len = o->header_len };
 		uint8_t key[OBJECT_KEY_SIZE];
@@ -403,6 +444,22 @@ static bool put_segments(struct tier *t, uint64_t commit)
 	return fold;
 }
 
+void txn_publish(struct tier *t)
+{
+	const struct segments *s = &t->seg;
+	uint64_t used = s->space.segments * s->segment_size;
+	uint64_t free_segments = s->total - s->space.segments, reserve = MIN(free_segments, s->reserve);
+
+	atomic_store(&t->live_bytes, s->live);
+	atomic_store(&t->written_bytes, s->written_bytes);
+	atomic_store(&t->summary_bytes, s->space.summaries);
+	atomic_store(&t->padding_bytes, s->space.padding);
+	atomic_store(&t->dead_bytes, used - s->live - s->space.summaries - s->space.padding - s->space.tail);
+	atomic_store(&t->free_bytes, (free_segments - reserve) * s->segment_size + s->space.tail);
+	atomic_store(&t->reserve_bytes, reserve * s->segment_size);
+	volumes_publish(t, atomic_load(&t->commit));
+}
+
 static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 {
 	for (size_t i = 0; i < t->dirty_region_count; i++) {
@@ -414,9 +471,9 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 	for (size_t i = 0; i < t->dirty_object_count; i++) {
 		struct tobj *o = t->dirty_objects[i];
 
-		t->logical_blocks += o->counters_next.mapped + o->counters_next.zero;
-		t->logical_blocks -= o->counters.mapped + o->counters.zero;
+		volume_count(t, o->volume, &o->counters, &o->counters_next);
 		o->counters = o->counters_next;
+		o->flags_saved = o->flags;
 		o->row_dirty = o->has_saved = false;
 		free(o->header_saved);
 		o->header_saved = NULL;
@@ -428,10 +485,9 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 				memset(t->chunk_dirty[d], 0, t->seg.dev[d].count / SEGMENT_CHUNK + 1);
 	}
 	segments_committed(&t->seg, commit);
+	shares_committed(t);
 	atomic_store(&t->commit, commit);
-	atomic_store(&t->live_bytes, t->seg.live);
-	atomic_store(&t->written_bytes, t->seg.written_bytes);
-	atomic_store(&t->logical_bytes, t->logical_blocks * BLOCK_SIZE);
+	txn_publish(t);
 	if (commit % 64 == 0)
 		atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
 }
@@ -454,6 +510,7 @@ void txn_abort(struct tier *t)
 		o->has_saved = false;
 	}
 	t->dirty_region_count = t->dirty_object_count = 0;
+	shares_aborted(t);
 	for (unsigned i = 0; i < STREAMS; i++)
 		segment_abandon(&t->seg, (enum segment_stream)i);
 	segments_aborted(&t->seg);
@@ -469,6 +526,8 @@ int txn_commit(struct tier *t)
 
 	for (unsigned i = 0; i < STREAMS && !rc; i++)
 		rc = segment_flush_unit(&t->seg, (enum segment_stream)i);
+	if (!rc)
+		rc = shares_finish(t);
 	if (!rc)
 		rc = segments_flush_devices(&t->seg);
 	if (rc)

@@ -51,10 +51,13 @@ static bool show_object(const void *key, size_t key_len, const void *value, size
 
 	if (key_len != OBJECT_KEY_SIZE || object_row_decode(value, len, get_be64(key), &o))
 		return false;
-	printf("object id=%" PRIu64 " generation=%u volume=%u state=%s mapped_blocks=%" PRIu64
-	       " zero_blocks=%" PRIu64 " stored_bytes=%" PRIu64 " header_bytes=%zu\n",
+	printf("object id=%" PRIu64 " generation=%u volume=%u state=%s dedup=%s compression=%s"
+	       " mapped_blocks=%" PRIu64 " zero_blocks=%" PRIu64 " shared_blocks=%" PRIu64
+	       " damaged_blocks=%" PRIu64 " stored_bytes=%" PRIu64 " header_bytes=%zu\n",
 	       get_be64(key), o.gen, o.volume, o.state == OBJECT_LIVE ? "live" : "deleting",
-	       o.counters.mapped, o.counters.zero, o.counters.stored, o.header_len);
+	       o.flags & OBJECT_DEDUP ? "on" : "off", o.flags & OBJECT_COMPRESSION ? "on" : "off",
+	       o.counters.mapped, o.counters.zero, o.counters.shared, o.counters.damaged,
+	       o.counters.stored, o.header_len);
 	return true;
 }
 
@@ -65,14 +68,24 @@ static bool show_share(const void *key, size_t key_len, const void *value, size_
 	if (key_len != 8 || share_decode(value, len, &s))
 		return false;
 	if (verbose)
-		printf("share id=%" PRIu64 " refs=%u owner_volume=%u\n", get_be64(key), s.refs,
-		       s.owner_volume);
+		printf("share id=%" PRIu64 " refs=%u owner_volume=%u owner_refs=%u kind=%s device=%u"
+		       " offset=%" PRIu64 " units=%u\n", get_be64(key), s.refs, s.owner_volume, s.owner_refs,
+		       kind_names[map_entry_kind(s.word)], map_entry_device(s.word),
+		       map_entry_offset(s.word), map_entry_units(s.word));
 	return true;
 }
 
 static bool show_sloc(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
 {
-	return key_len == 8 && len == 8;
+	const uint8_t *k = key;
+
+	if (key_len != 8 || len != 8)
+		return false;
+	if (verbose)
+		printf("place device=%u segment=%u offset=%u share=%" PRIu64 "\n",
+		       get_be32(k) >> SEGMENT_DEVICE_SHIFT, get_be32(k) & ((1u << SEGMENT_DEVICE_SHIFT) - 1),
+		       get_be32(k + 4) * 64, get_le64(value));
+	return true;
 }
 
 static bool show_segments(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
@@ -96,20 +109,34 @@ static bool show_segments(const void *key, size_t key_len, const void *value, si
 		unsigned state = read_u8(&r), stream = read_u8(&r);
 
 		read_u16(&r);
+		uint32_t fill = read_u32(&r), summaries = read_u32(&r), padding = read_u32(&r);
+
 		if (generation)
 			printf("  segment device=%u number=%u live_bytes=%u generation=%" PRIu64
-			       " state=%s stream=%s\n",
+			       " state=%s stream=%s filled_bytes=%u summary_bytes=%u padding_bytes=%u\n",
 			       id >> SEGMENT_DEVICE_SHIFT, id & ((1u << SEGMENT_DEVICE_SHIFT) - 1), live,
-			       generation, states[MIN(state, 3u)], stream == STREAM_GC ? "gc" : "hot");
+			       generation, states[MIN(state, 3u)], stream == STREAM_GC ? "gc" : "hot", fill,
+			       summaries, padding);
 	}
 	return true;
 }
 
 static bool show_meta(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
 {
+	const uint8_t *k = key, *v = value;
 	char text[UUID_TEXT];
 	struct meta_row m;
 
+	if (key_len == 5 && k[0] == 'v') {
+		if (len != 40 || get_le64(v + 32) != hash_xxh3(v, 32, get_be32(k + 1)))
+			return false;
+		printf("volume id=%u owned_shares=%" PRIu64 " damaged=%" PRIu64 " stored_bytes=%" PRIu64
+		       " exclusive_bytes=%" PRIu64 "\n", get_be32(k + 1), get_le64(v), get_le64(v + 8),
+		       get_le64(v + 16), get_le64(v + 24));
+		return true;
+	}
+	if (key_len == 10 && !memcmp(k, "next-share", 10))
+		return len == 16 && get_le64(v + 8) == hash_xxh3(v, 8, 0);
 	if (meta_decode(value, len, &m))
 		return false;
 	uuid_format(&m.group, text);

@@ -12,9 +12,11 @@
 #include "node/base/hmap.h"
 #include "node/base/log.h"
 #include "store/block_cache.h"
+#include "store/dedup.h"
 #include "store/kv.h"
 #include "store/page_cache.h"
 #include "store/segment.h"
+#include "store/share.h"
 
 #define ROUND_BLOCKS 8192u /* payload blocks of one commit, unless one batch has more */
 #define ARENA_BLOCKS 1024u /* payload read at once */
@@ -43,11 +45,14 @@ struct tobj {
 	uint32_t gen, volume;
 	enum object_state state;
 	struct object_counters counters, counters_next;
+	uint16_t flags, flags_saved; /* enum object_flags; saved: in the database */
 	uint8_t *header, *header_saved; /* saved: the committed one, while a commit replaces it */
 	size_t header_len, header_saved_len;
 	struct tobj_region *regions;
 	uint32_t region_count;
 	uint32_t delete_page; /* where the next delete step begins */
+	uint32_t reduce_page; /* where the next reduce step begins */
+	bool reduce_again;    /* pages before that were marked meanwhile */
 	bool row_dirty, has_saved;
 };
 
@@ -60,6 +65,7 @@ struct work_page {
 	struct version old;
 	uint8_t old_flags;
 	bool load_failed;
+	bool untold; /* no batch brings it to its shard */
 	uint32_t operands; /* since the last whole write, at most */
 	uint64_t changed;  /* blocks */
 };
@@ -93,6 +99,12 @@ struct gc_state {
 	struct work_page *work;
 	uint32_t work_count;
 	uint8_t key[MAP_KEY_SIZE]; /* map walk: next page */
+	struct gc_moved {
+		struct fp128 fp;
+		const struct map_entry *entry;
+	} *moved; /* blocks that were hinted at: WORK_MAX */
+	uint64_t *shares; /* that moved in this step: WORK_MAX */
+	uint32_t moved_count, share_count;
 };
 
 struct tier {
@@ -133,7 +145,10 @@ struct tier {
 	bool *chunk_dirty[GROUP_DEVICES_MAX];
 	uint8_t *arena;
 	struct gc_state gc;
-	uint64_t logical_blocks;
+	struct shares shares;
+	struct dedup dedup;
+	struct object_counters totals; /* of all objects, as committed */
+	bool bypass, reduce_wanted;    /* wanted: an object may have OBJECT_REDUCE_LATER */
 
 	/* Shards. */
 	struct tier_shard *shards;
@@ -144,7 +159,10 @@ struct tier {
 	_Atomic bool grace_wanted;
 
 	/* For any thread. */
-	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, logical_bytes, destaged_blocks, gc_blocks;
+	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, destaged_blocks, gc_blocks;
+	_Atomic uint64_t bypassed_blocks, reduced_blocks;
+	_Atomic uint64_t dead_bytes, padding_bytes, summary_bytes, free_bytes, reserve_bytes;
+	struct ledger_cell ledger;
 	_Atomic uint64_t written_bytes, corrupt_blocks, io_errors;
 	_Atomic int failed;
 };
@@ -156,6 +174,9 @@ struct tobj *tobj_create(struct tier *t, uint64_t object, uint32_t gen, uint32_t
 void tobj_set_header(struct tier *t, struct tobj *o, const void *header, size_t len);
 struct tobj_region *tobj_region(struct tobj *o, uint32_t region); /* grows */
 void tobj_free(struct tier *t, struct tobj *o);
+/* In a commit, or before one. Objects that refer to shared blocks stay where they are. */
+void tobj_set_volume(struct tier *t, struct tobj *o, uint32_t volume);
+void tobj_set_flags(struct tier *t, struct tobj *o, unsigned flags);
 void txn_begin(struct tier *t);
 /* Reads the pages of all (from the cache or the database) into w->page. */
 int txn_load(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
@@ -163,6 +184,9 @@ int txn_load(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
 void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index);
 /* The entry (its word final, or about to be) is in the page: counters. kind and units of the new one. */
 void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units);
+/* An entry that is counted becomes a reference to a share; the share's place stays as it is. */
+void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units,
+		     struct tshare *s);
 void txn_page(struct tier *t, struct work_page *w);	   /* its row and its region's, at the end */
 void txn_page_delete(struct tier *t, struct work_page *w); /* the same for a page that goes */
 void txn_object(struct tier *t, struct tobj *o);
@@ -170,6 +194,7 @@ void txn_object(struct tier *t, struct tobj *o);
  * database, nobody knows: t->failed is set). */
 int txn_commit(struct tier *t) MUST_USE;
 void txn_abort(struct tier *t);
+void txn_publish(struct tier *t); /* numbers as of this commit, for any thread */
 void tier_fail(struct tier *t, int rc, const char *what);
 
 /* destage.c: takes as many batches off the queue as make one commit, and commits. */
@@ -188,6 +213,15 @@ bool gc_wanted(const struct tier *t, bool urgent);
 bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
 bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks);
 void grace_poll(struct tier *t, bool wait);
+/* After a commit: shards forget what they have of pages and shares whose places changed. */
+struct moved_page {
+	uint64_t object;
+	uint32_t page;
+};
+void tell_shards(struct tier *t, const struct moved_page *pages, unsigned page_count,
+		 const uint64_t *shares, unsigned share_count);
+/* reduce.c: re-reduces pages that were stored raw under load. False: nothing to do. */
+bool reduce_step(struct tier *t);
 /* delete steps; false: nothing to delete. */
 bool delete_step(struct tier *t);
 
@@ -228,6 +262,7 @@ struct tier_shard {
 	struct hmap objects; /* shard_object */
 	struct page_cache pages;
 	struct block_cache blocks;
+	struct fifo_cache shares; /* word and fp64 by id; may be old, reads verify */
 	struct hmap fetches;
 	struct list pending, fetch_waiters, read_waiters;
 	struct fetch_batch batches[FETCH_BATCHES];
@@ -261,6 +296,6 @@ void shard_fail_reads(struct tier_shard *s);
 /* tier_verify.c: recounts live bytes, regions, folds and counters from the maps; with data it reads and
  * verifies every block too. For tests and the offline check. 0, or -ERR_CORRUPT with a log line each. */
 struct tier_verify {
-	uint64_t pages, blocks, bad_blocks, differences;
+	uint64_t pages, blocks, bad_blocks, differences, shares;
 };
 int tier_verify(struct tier *t, bool data, struct tier_verify *out) MUST_USE;

@@ -362,6 +362,7 @@ void shard_init(struct tier *t, unsigned index, size_t page_cache_bytes, size_t 
 	list_init(&s->read_waiters);
 	page_cache_init(&s->pages, page_cache_bytes);
 	block_cache_init(&s->blocks, block_cache_bytes);
+	fifo_cache_init(&s->shares, sizeof(struct map_entry), page_cache_bytes / 16);
 	turn_end_init(&s->pump, pump_run);
 }
 
@@ -388,6 +389,7 @@ void shard_fini(struct tier_shard *s)
 	hmap_fini(&s->fetches);
 	page_cache_fini(&s->pages);
 	block_cache_fini(&s->blocks);
+	fifo_cache_fini(&s->shares);
 	if (s->bounce) {
 		pool_fini(&s->fetch_pool);
 		pool_fini(&s->read_pool);

@@ -25,7 +25,10 @@ struct read_op {
 	struct tier_read *op;
 	const struct map_page *map;
 	struct tier_page lookup;
-	struct wait lookup_wait;
+	struct wait lookup_wait, share_wait;
+	struct work share_work;
+	uint64_t unresolved;		     /* shared blocks whose place is being looked up */
+	struct map_entry entry[PAGE_BLOCKS]; /* of the blocks to do: where they are */
 	struct buf *bounce;
 	uint64_t todo; /* blocks not yet produced */
 	unsigned parity, run_count, pending;
@@ -69,6 +72,98 @@ static void readers_exit(struct tier_shard *s, unsigned parity)
 		sem_post(&s->t->more_work);
 }
 
+/* ---- Shared blocks ----------------------------------------------------------------------------- */
+
+static struct fifo_key share_key(uint64_t word)
+{
+	return (struct fifo_key){ map_share_id(word), 0 };
+}
+
+/* The place of a block: its entry's, or its share's, if that is in the cache. */
+static bool entry_place(struct tier_shard *s, const struct map_entry *e, struct map_entry *out)
+{
+	const struct map_entry *c;
+
+	*out = *e;
+	if (map_entry_kind(e->word) != MAP_SHARE)
+		return true;
+	c = fifo_cache_get(&s->shares, share_key(e->word));
+	if (c)
+		*out = *c;
+	return c != NULL;
+}
+
+/* On a thread of the blocking pool. */
+struct share_job {
+	struct read_op *r;
+	const unsigned *which;
+};
+
+static void share_one(void *arg, unsigned i, int rc, const void *value, size_t len)
+{
+	struct share_job *j = arg;
+	struct map_entry *e = &j->r->entry[j->which[i]];
+	struct share_row row;
+
+	/* What is not there any more is looked up again from the page on. */
+	if (rc || share_decode(value, len, &row))
+		*e = (struct map_entry){ MAP_HOLE, 0 };
+	else
+		*e = (struct map_entry){ row.word, row.fp.lo };
+}
+
+static int shares_run(struct work *work)
+{
+	struct read_op *r = container_of(work, struct read_op, share_work);
+	uint8_t keys[PAGE_BLOCKS][8];
+	const void *key[PAGE_BLOCKS];
+	size_t lens[PAGE_BLOCKS];
+	unsigned which[PAGE_BLOCKS], n = 0;
+	struct share_job j = { r, which };
+
+	/* Ascending and distinct, as the database wants its keys. */
+	for (uint64_t m = r->unresolved; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m), at = n;
+		uint64_t id = map_share_id(r->map->entry[i].word);
+
+		while (at && map_share_id(r->map->entry[which[at - 1]].word) > id)
+			at--;
+		if (at && map_share_id(r->map->entry[which[at - 1]].word) == id)
+			continue;
+		memmove(&which[at + 1], &which[at], (n - at) * sizeof(which[0]));
+		which[at] = i;
+		n++;
+	}
+	for (unsigned i = 0; i < n; i++) {
+		put_be64(keys[i], map_share_id(r->map->entry[which[i]].word));
+		key[i] = keys[i];
+		lens[i] = sizeof(keys[i]);
+	}
+	kv_multi_get(r->s->t->kv, KV_SHARE, key, lens, n, share_one, &j);
+	for (uint64_t m = r->unresolved; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+
+		for (unsigned k = 0; k < n; k++)
+			if (map_share_id(r->map->entry[which[k]].word) == map_share_id(r->map->entry[i].word))
+				r->entry[i] = r->entry[which[k]];
+	}
+	return 0;
+}
+
+/* Places of all blocks to do; those that must be looked up are left in r->unresolved. */
+static void read_resolve(struct read_op *r)
+{
+	r->unresolved = 0;
+	for (uint64_t m = r->todo; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+
+		/* The second time nothing from the cache counts. */
+		if ((r->again && map_entry_kind(r->map->entry[i].word) == MAP_SHARE) ||
+		    !entry_place(r->s, &r->map->entry[i], &r->entry[i]))
+			r->unresolved |= 1ull << i;
+	}
+}
+
 /* ---- What needs no device ---------------------------------------------------------------------- */
 
 /* Produces holes, zeroes, damage and cached blocks of `mask`; returns the blocks that must be read. */
@@ -82,6 +177,7 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 		unsigned kind = map->mask >> i & 1 ? map_entry_kind(map->entry[i].word) : MAP_HOLE;
 		const struct block_cache_item *c;
 		struct fp128 fp = hash_zero_block();
+		struct map_entry at;
 
 		switch (kind) {
 		case MAP_HOLE:
@@ -90,15 +186,16 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 			break;
 		case MAP_RAW:
 		case MAP_LZ4:
-			c = block_cache_get(&s->blocks, &map->entry[i]);
-			if (!c) {
+		case MAP_SHARE:
+			c = entry_place(s, &map->entry[i], &at) ? block_cache_get(&s->blocks, &at) : NULL;
+			if (!c || c->fp.lo != map->entry[i].fp64) {
 				todo |= 1ull << i;
 				continue;
 			}
 			memcpy(dest_of(op, i), c->data, BLOCK_SIZE);
 			fp = c->fp;
 			break;
-		default: /* damaged; shared blocks do not exist yet */
+		default:
 			memset(dest_of(op, i), 0, BLOCK_SIZE);
 			op->bad |= 1ull << i;
 		}
@@ -119,7 +216,11 @@ static size_t runs_build(struct read_op *r)
 	r->run_count = 0;
 	for (uint64_t m = r->todo; m; m &= m - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(m);
-		uint64_t word = r->map->entry[i].word, off = map_entry_offset(word);
+
+		if (!map_entry_has_place(r->entry[i].word))
+			continue; /* the share is gone: not produced, hence looked up again */
+
+		uint64_t word = r->entry[i].word, off = map_entry_offset(word);
 		struct read_run *run = r->run_count ? &r->runs[r->run_count - 1] : NULL;
 		bool raw = map_entry_kind(word) == MAP_RAW;
 		uint64_t end = off + map_entry_units(word) * 64;
@@ -208,7 +309,7 @@ static void read_run_done(struct wait *w, int rc)
 
 static bool block_verify(struct read_op *r, struct read_run *run, unsigned i)
 {
-	const struct map_entry *e = &r->map->entry[i];
+	const struct map_entry *e = &r->entry[i];
 	uint8_t *dest = dest_of(r->op, i);
 	struct fp128 fp;
 
@@ -218,7 +319,7 @@ static bool block_verify(struct read_op *r, struct read_run *run, unsigned i)
 					     map_entry_units(e->word), dest))
 		return false;
 	fp = hash_block(dest);
-	if (fp.lo != e->fp64)
+	if (fp.lo != r->map->entry[i].fp64)
 		return false;
 	if (r->op->fps)
 		r->op->fps[i - r->op->first] = fp;
@@ -235,8 +336,8 @@ static void blocks_bad(struct read_op *r, uint64_t mask)
 		log_error("tier", "a stored block does not match its fingerprint or cannot be read",
 			  "object=%llu block=%llu device=%u offset=%llu", (unsigned long long)r->op->object,
 			  (unsigned long long)r->op->page * PAGE_BLOCKS + i,
-			  map_entry_device(r->map->entry[i].word),
-			  (unsigned long long)map_entry_offset(r->map->entry[i].word));
+			  map_entry_device(r->entry[i].word),
+			  (unsigned long long)map_entry_offset(r->entry[i].word));
 		atomic_fetch_add(&r->s->t->corrupt_blocks, 1);
 	}
 	r->op->bad |= mask;
@@ -251,6 +352,55 @@ static void read_end(struct read_op *r)
 	wait_resume(w, 0);
 }
 
+/* The places are known. */
+static void read_go(struct read_op *r)
+{
+	/* Rare, and what has begun must not wait on the first tries of others. */
+	if (!bounce_get(r, runs_build(r)))
+		r->bounce = buf_heap(UNIT_MAX);
+	runs_start(r);
+	if (!r->pending)
+		read_verify(r);
+}
+
+static void shares_done(struct wait *w, int rc)
+{
+	struct read_op *r = container_of(w, struct read_op, share_wait);
+	struct tier_shard *s = r->s;
+	uint64_t bad = 0;
+
+	for (uint64_t m = r->unresolved; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+		struct map_entry *e = &r->entry[i], *keep;
+
+		if (map_entry_kind(e->word) == MAP_DAMAGED) {
+			bad |= 1ull << i;
+		} else if (map_entry_has_place(e->word)) {
+			keep = fifo_cache_put(&s->shares, share_key(r->map->entry[i].word));
+			if (keep)
+				*keep = *e;
+		}
+	}
+	if (bad) { /* said when it was found */
+		for (uint64_t m = bad; m; m &= m - 1)
+			memset(dest_of(r->op, (unsigned)__builtin_ctzll(m)), 0, BLOCK_SIZE);
+		r->op->bad |= bad;
+		r->todo &= ~bad;
+	}
+	if (!r->todo)
+		read_end(r);
+	else
+		read_go(r);
+}
+
+static void shares_lookup(struct read_op *r)
+{
+	r->share_work.run = shares_run;
+	r->share_wait.resume = shares_done;
+	if (worker_submit(r->s->t->pool, r->s->loop, &r->share_work, &r->share_wait) != PENDING)
+		CHECK(!"worker_submit answers later");
+}
+
 static void read_lookup_done(struct wait *w, int rc)
 {
 	struct read_op *r = container_of(w, struct read_op, lookup_wait);
@@ -262,17 +412,15 @@ static void read_lookup_done(struct wait *w, int rc)
 	}
 	r->map = &r->lookup.out;
 	r->todo = read_fill(r->s, r->op, r->map, r->todo);
-	if (r->todo && !bounce_get(r, runs_build(r))) {
-		/* Rare, and the second try must not wait on the first tries of others. */
-		r->bounce = buf_heap(UNIT_MAX);
-	}
 	if (!r->todo) {
 		read_end(r);
 		return;
 	}
-	runs_start(r);
-	if (!r->pending)
-		read_verify(r);
+	read_resolve(r);
+	if (r->unresolved)
+		shares_lookup(r);
+	else
+		read_go(r);
 }
 
 static void read_verify(struct read_op *r)
@@ -325,6 +473,12 @@ static int read_try(struct tier_shard *s, struct tier_read *op)
 	r->todo = todo;
 	r->again = false;
 	r->bounce = NULL;
+	read_resolve(r);
+	if (r->unresolved) {
+		r->parity = readers_enter(s);
+		shares_lookup(r);
+		return PENDING;
+	}
 	if (!bounce_get(r, runs_build(r))) {
 		pool_put(&s->read_pool, r);
 		return -ENOBUFS;

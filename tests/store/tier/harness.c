@@ -116,6 +116,16 @@ void h_block(uint64_t seed, uint8_t out[BLOCK_SIZE])
 	rng_fill(&r, out, seed & 1 ? BLOCK_SIZE : 256 + seed % 1500);
 }
 
+uint64_t h_seed(struct harness *h)
+{
+	return 2 + rng_next(&h->rng) % (h->pool ? h->pool : 1ull << 60);
+}
+
+uint32_t h_volume(unsigned object)
+{
+	return 77 + object % 2;
+}
+
 uint64_t h_object_id(unsigned object)
 {
 	return 1000 + object;
@@ -197,7 +207,7 @@ static void run_put(struct h_call *c)
 	char header[32];
 	int n = snprintf(header, sizeof(header), "header %u.%u", o->object, o->gen);
 
-	op_end(o, tier_object_put(c->h->tier, c->shard, h_object_id(o->object), o->gen, 77, header, (size_t)n,
+	op_end(o, tier_object_put(c->h->tier, c->shard, h_object_id(o->object), o->gen, h_volume(o->object), header, (size_t)n,
 				  &o->scratch, &o->wait));
 }
 
@@ -291,7 +301,8 @@ struct destage_page *h_batch_open_page(struct h_batch *b, unsigned object, uint3
 	p->page = page;
 	p->version = (struct version){ .tenure = 5, .seq = ++b->h->seq };
 	p->first = b->b.block_count;
-	p->compression = b->h->compression;
+	p->compression = b->h->mixed ? object % 4 == 0 || object % 4 == 2 : b->h->compression;
+	p->dedup = b->h->mixed ? object % 4 < 2 : b->h->dedup;
 	b->objects[n] = object;
 	b->before[n] = b->after[n] = b->m->page[object][page];
 	b->after[n].version = p->version;
@@ -336,7 +347,7 @@ void h_batch_page(struct h_batch *b, unsigned object, uint32_t page, unsigned co
 			continue;
 		seen |= 1ull << i;
 		h_batch_block(b, i, kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? H_DAMAGED :
-								     2 + rng_next(r) % (1ull << 60));
+								     h_seed(b->h));
 	}
 }
 

@@ -30,7 +30,9 @@ struct harness {
 	struct tier_config cfg;
 	uint64_t log_pos, log_size, seq;
 	struct rng rng;
-	bool compression;
+	bool compression, dedup;
+	bool mixed;    /* by object: all, dedup, compression, nothing */
+	uint64_t pool; /* random blocks come from so many different ones; 0: all differ */
 };
 
 /* size: of each capacity file, in MiB; segments of segment_mib. */
@@ -87,3 +89,5 @@ int h_batch_run(struct h_batch *b);	   /* submit and wait */
  * damage_ok: then their number is returned). */
 uint64_t h_compare(struct harness *h, struct model *m, bool damage_ok);
 void h_verify(struct harness *h, bool data);
+uint32_t h_volume(unsigned object);
+uint64_t h_seed(struct harness *h); /* of a random block */

@@ -56,17 +56,19 @@ static void count_object(void *arg, const struct tier_object *o)
 	snprintf(want, sizeof(want), "header %u.%u", (unsigned)(o->id - 1000), o->gen);
 	EXPECT_EQ(o->header_len, strlen(want));
 	EXPECT_MEM(o->header, want, o->header_len);
-	EXPECT_EQ(o->volume, 77);
+	EXPECT_EQ(o->volume, h_volume((unsigned)(o->id - 1000)));
 	++*n;
 }
 
-static void model_run(unsigned caps, unsigned shards, bool compression, const char *name)
+static void model_run(unsigned caps, unsigned shards, bool compression, uint64_t pool, const char *name)
 {
 	struct harness h;
 	struct model *m = model_new();
 
 	h_init(&h, name, caps, 64, shards);
 	h.compression = compression;
+	h.mixed = pool != 0;
+	h.pool = pool;
 	EXPECT_OK(h_open(&h));
 	put_objects(&h, m);
 	for (unsigned round = 0; round < 8; round++) {
@@ -104,12 +106,17 @@ static void model_run(unsigned caps, unsigned shards, bool compression, const ch
 
 TEST(tier, keeps_what_was_destaged)
 {
-	model_run(1, 1, false, "model-raw");
+	model_run(1, 1, false, 0, "model-raw");
 }
 
 TEST(tier, keeps_what_was_destaged_compressed_on_two_devices_and_shards)
 {
-	model_run(2, 2, true, "model-lz4");
+	model_run(2, 2, true, 0, "model-lz4");
+}
+
+TEST(tier, keeps_what_was_destaged_with_mixed_policies)
+{
+	model_run(2, 2, true, 300, "model-mixed");
 }
 
 TEST(tier, checkpoint_folds_deltas)

@@ -60,7 +60,7 @@ TEST(format, small_rows)
 {
 	uint8_t out[64], key[REGION_KEY_SIZE];
 	struct map_region r = { 0x8000000000000001, 0x1234 }, r2;
-	struct share_row s = { 0x55, { 1, 2 }, 3, 4, 5 }, s2;
+	struct share_row s = { MAP_RAW | 63u << 3 | 5u << 9, { 1, 2 }, 7, 4, 5 }, s2;
 	struct meta_row m = { .group_incarnation = 9, .commit = 0x1000 }, m2;
 
 	region_key_encode(key, 0x10, 2);
@@ -72,9 +72,16 @@ TEST(format, small_rows)
 	EXPECT(region_decode(out, REGION_VALUE_SIZE - 1, &r2) < 0);
 	share_encode(out, &s);
 	EXPECT_GOLDEN(out, SHARE_VALUE_SIZE,
-		      "5500000000000000 0100000000000000 0200000000000000 03000000 04000000 05000000");
+		      "fa0b000000000000 0100000000000000 0200000000000000 07000000 04000000 05000000");
 	EXPECT_OK(share_decode(out, SHARE_VALUE_SIZE, &s2));
 	EXPECT_EQ(s2.owner_refs, 5);
+	out[24] = 4; /* fewer references than the owner has */
+	EXPECT(share_decode(out, SHARE_VALUE_SIZE, &s2) < 0);
+	out[24] = 7;
+	out[0] ^= 3; /* zero blocks have no place */
+	EXPECT(share_decode(out, SHARE_VALUE_SIZE, &s2) < 0);
+	EXPECT_EQ(map_share_id(map_share_word(0x123456789a)), 0x123456789a);
+	EXPECT_EQ(map_entry_kind(map_share_word(1)), MAP_SHARE);
 	sloc_key_encode(out, 0x20000001, 3);
 	EXPECT_GOLDEN(out, 8, "20000001 00000003");
 	for (unsigned i = 0; i < 16; i++)
@@ -91,15 +98,16 @@ TEST(format, small_rows)
 
 TEST(format, object_row)
 {
-	struct object_row o = { .gen = 2, .volume = 3, .state = OBJECT_LIVE, .counters = { 4, 5, 6 },
+	struct object_row o = { .gen = 2, .volume = 3, .flags = OBJECT_DEDUP | OBJECT_REDUCE_LATER,
+				.state = OBJECT_LIVE, .counters = { 4, 5, 6, 7, 8 },
 				.header = (const uint8_t *)"head", .header_len = 4 }, o2;
 	struct writer w = writer_init_heap();
 
 	object_row_encode(&w, 99, &o);
 	EXPECT_GOLDEN(w.data, w.len, 
-		      "0101000002000000 0300000004000000 0400000000000000"
-		      "0500000000000000 0600000000000000 68656164e3240831"
-		      "786acf45");
+		      "0201050002000000 0300000004000000 0400000000000000"
+		      "0500000000000000 0600000000000000 0700000000000000"
+		      "0800000000000000 6865616454ad3a25 69146f8d");
 	EXPECT_OK(object_row_decode(w.data, w.len, 99, &o2));
 	EXPECT_EQ(o2.counters.stored, 6);
 	EXPECT_MEM(o2.header, "head", 4);
@@ -171,7 +179,7 @@ static bool two_rows(void *arg, uint32_t *id, struct segment *out)
 	if (*n == 2)
 		return false;
 	*id = *n;
-	*out = (struct segment){ .live = 4096 + *n, .generation = 5 + *n, .state = SEGMENT_SEALED,
+	*out = (struct segment){ .live = 4096 + *n, .fill = 65536, .summaries = 8192, .padding = 960, .generation = 5 + *n, .state = SEGMENT_SEALED,
 				 .stream = STREAM_GC };
 	++*n;
 	return true;
@@ -183,10 +191,11 @@ TEST(format, segment_rows)
 	unsigned n = 0;
 
 	segment_rows_encode(&w, 9, 2, two_rows, &n);
-	EXPECT_GOLDEN(w.data, w.len, 
-		      "0100000002000000 0900000000000000 0000000000100000"
-		      "0500000000000000 0201000001000000 0110000006000000"
-		      "0000000002010000 9448d0ded6a6eeec");
+	EXPECT_GOLDEN(w.data, w.len,
+		      "0200000002000000 0900000000000000 0000000000100000"
+		      "0500000000000000 02010000 00000100 00200000 c0030000"
+		      "0100000001100000 0600000000000000 02010000 00000100"
+		      "00200000 c0030000 dfbf6dee7f0c8c24");
 	writer_free(&w);
 }
 

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One round of the destager: the pages and payload of one commit, between destage.c (batches), reduce.c
+ * (data stored raw under load) and dedup_match.c. Destager thread. */
+#pragma once
+
+#include "store/tier_internal.h"
+
+/* A block on its way to a segment: from the log, or again from where it is. */
+struct payload {
+	struct destage_block *block;
+	struct work_page *w;
+	uint32_t gen, slot; /* slot in the arena */
+	bool compression, dedup, unread;
+	bool again;    /* it is stored already, in the entry: it moves only if it gets smaller */
+	bool stored;   /* appended in this round */
+	uint8_t units; /* of the stored form */
+	struct fp128 fp;
+	struct tshare *share;
+};
+
+/* A page that this commit changes only because a block of it is shared from now on. */
+struct extra_page {
+	struct extra_page *next;
+	struct work_page w;
+	struct map_page page;
+};
+
+struct round {
+	struct tier *t;
+	struct destage_batch *batches, **last;
+	struct work_page *work;
+	struct payload *payload;
+	unsigned work_count, payload_count;
+	bool bypass; /* the reducer is behind: everything is stored raw */
+	/* Dedup: payload by fingerprint (index + 1), and those that became shares. */
+	uint32_t *local, local_mask;
+	unsigned chunk, chunk_count; /* payload that is in the arena */
+	struct extra_page *extra;
+	unsigned extra_count;
+	uint8_t *scratch;
+};
+
+/* Reads, verifies, reduces and appends all payload; units are written at the end. */
+int round_payload(struct tier *t, struct round *r, enum segment_stream stream, uint64_t *damaged) MUST_USE;
+/* Rows of all changed pages, the commit, caches and shards. */
+int round_commit(struct tier *t, struct round *r) MUST_USE;
+void round_free(struct round *r);
+uint64_t page_hash(uint64_t object, uint32_t page);
+struct work_page *round_page(struct tier *t, uint64_t object, uint32_t page);
+
+/* dedup_match.c. 1: the entry refers to a share now; 0: it is the first; < 0: an error. */
+int dedup_match(struct round *r, struct payload *p, const uint8_t *data) MUST_USE;
+void dedup_resolve(struct round *r); /* units are written: places of new shares */
+void dedup_hint(struct round *r);    /* the commit is durable */
