@@ -513,6 +513,7 @@ void store_stats(struct store *s, struct store_stats *out)
 	for (unsigned i = 0; i < s->pool_count; i++)
 		out->log_used_bytes += (uint64_t)(s->pools[i].count - atomic_load(&s->pools[i].free)) *
 				       s->seg_blocks * BLOCK_SIZE;
+	out->layout_bytes = out->raw_bytes - out->log_bytes - out->data_bytes;
 	out->objects = 0;
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];
