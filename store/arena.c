@@ -63,5 +63,5 @@ void arena_fini(struct arena *a)
 		memcpy(&a->chunks, chunk, sizeof(void *));
 		free(chunk);
 	}
-	*a = (struct arena){ 0 };
+	*a = (struct arena){0};
 }

@@ -59,7 +59,8 @@ static bool region_ok(const struct superblock *sb, uint64_t start, uint64_t len,
 	if (!len)
 		return true;
 	return start % BLOCK_SIZE == 0 && start >= BLOCK_SIZE && start <= sb->size &&
-	       len <= sb->size - start && segment % BLOCK_SIZE == 0 && segment && len % segment == 0;
+	       len <= sb->size - start && segment % BLOCK_SIZE == 0 && segment &&
+	       len % segment == 0;
 }
 
 int superblock_decode(const uint8_t in[BLOCK_SIZE], struct superblock *out)
@@ -120,7 +121,8 @@ static long lock_holder(int fd)
 		unsigned major, minor;
 		unsigned long ino;
 
-		if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%lu", &pid, &major, &minor, &ino) == 4 &&
+		if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%lu", &pid, &major, &minor, &ino) ==
+			    4 &&
 		    ino == st.st_ino && major == major(st.st_dev) && minor == minor(st.st_dev))
 			holder = pid;
 	}
@@ -130,8 +132,8 @@ static long lock_holder(int fd)
 
 static bool write_through(const struct stat *st)
 {
-	static const char *const forms[] = { "/sys/dev/block/%u:%u/queue/write_cache",
-					     "/sys/dev/block/%u:%u/../queue/write_cache" };
+	static const char *const forms[] = {"/sys/dev/block/%u:%u/queue/write_cache",
+					    "/sys/dev/block/%u:%u/../queue/write_cache"};
 
 	for (unsigned i = 0; i < ARRAY_LEN(forms); i++) {
 		char path[96], text[32] = "";
@@ -174,7 +176,7 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 	uint64_t size;
 	int rc;
 
-	*d = (struct device){ .fd = -1, .buffered = buffered, .needs_flush = true };
+	*d = (struct device){.fd = -1, .buffered = buffered, .needs_flush = true};
 	if (stat(path, &st))
 		return -errno;
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
@@ -193,8 +195,8 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 	if (!read_only && flock(d->fd, LOCK_EX | LOCK_NB)) {
 		rc = errno == EWOULDBLOCK ? -ERR_BUSY : -errno;
 		if (rc == -ERR_BUSY)
-			log_error("store", "the device is held by another process", "device=%s pid=%ld",
-				  path, lock_holder(d->fd));
+			log_error("store", "the device is held by another process",
+				  "device=%s pid=%ld", path, lock_holder(d->fd));
 		device_close(d);
 		return rc;
 	}
@@ -233,9 +235,10 @@ static void set_failed(struct device *d, int rc, const char *what, uint64_t off)
 {
 	int none = 0;
 
-	if (__atomic_compare_exchange_n(&d->failed, &none, rc, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		log_error("store", "device failed", "device=%s op=%s offset=%llu error=%s", d->path, what,
-			  (unsigned long long)off, err_name(rc));
+	if (__atomic_compare_exchange_n(&d->failed, &none, rc, false, __ATOMIC_RELAXED,
+					__ATOMIC_RELAXED))
+		log_error("store", "device failed", "device=%s op=%s offset=%llu error=%s", d->path,
+			  what, (unsigned long long)off, err_name(rc));
 }
 
 /* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer. */
@@ -310,7 +313,7 @@ int device_flush(struct device *d)
 int device_read_superblock(struct device *d)
 {
 	CLEANUP(free_ptr) uint8_t *b = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
-	const uint64_t at[2] = { 0, d->size - BLOCK_SIZE };
+	const uint64_t at[2] = {0, d->size - BLOCK_SIZE};
 	int worst = -ENODATA, found = 0;
 
 	for (unsigned i = 0; i < 2; i++) {

@@ -10,7 +10,7 @@
 #include "node/base/log.h"
 #include "store/store_impl.h"
 
-#define HEAD_CAP (LOG_BATCH_HEADER_BLOCKS_MAX * BLOCK_SIZE)
+#define HEAD_CAP    (LOG_BATCH_HEADER_BLOCKS_MAX * BLOCK_SIZE)
 #define PAYLOAD_CAP (LOG_BATCH_PAYLOAD_MAX * BLOCK_SIZE)
 
 static void on_turn(struct turn_end *t);
@@ -20,7 +20,7 @@ void lane_init(struct lane *l, struct shard *sh)
 {
 	size_t each = HEAD_CAP + PAYLOAD_CAP;
 
-	*l = (struct lane){ .shard = sh, .seg = LOG_NONE, .oldest = sh->store->session };
+	*l = (struct lane){.shard = sh, .seg = LOG_NONE, .oldest = sh->store->session};
 	list_init(&l->free);
 	list_init(&l->ready);
 	list_init(&l->inflight);
@@ -101,10 +101,11 @@ static uint64_t oldest_now(const struct lane *l)
 /* Whether class may take a segment; the pool is locked. */
 static bool may_take(const struct lane *l, const struct log_pool *p, enum lane_class class)
 {
-	unsigned quota = p->count / p->lanes, keep = class == LANE_ORDINARY ? 2 : class == LANE_TRIM;
+	unsigned quota = p->count / p->lanes,
+		 keep = class == LANE_ORDINARY ? 2 : class == LANE_TRIM;
 
-	if (class == LANE_RESERVE)
-		return p->free > 0;
+	if (class >= LANE_RESERVE)
+		return p->free > (class == LANE_RESERVE);
 	return l->held + keep < quota && p->free > keep * p->lanes;
 }
 
@@ -157,10 +158,16 @@ static int next_segment(struct lane *l, enum lane_class class)
 	l->at = 1;
 	l->held++;
 	h = (struct log_segment_header){
-		.lane = (uint16_t)sh->index, .lanes = (uint16_t)s->shard_count,
-		.incarnation = s->devices[0].sb.log_incarnation, .log = s->devices[0].sb.log,
-		.generation = g->generation, .session = s->session, .first_batch = l->batch_seq + 1,
-		.durable = l->durable_seq, .oldest = oldest_now(l), .kv_commit = tier_kv_commit(s->tier),
+		.lane = (uint16_t)sh->index,
+		.lanes = (uint16_t)s->shard_count,
+		.incarnation = s->devices[0].sb.log_incarnation,
+		.log = s->devices[0].sb.log,
+		.generation = g->generation,
+		.session = s->session,
+		.first_batch = l->batch_seq + 1,
+		.durable = l->durable_seq,
+		.oldest = oldest_now(l),
+		.kv_commit = tier_kv_commit(s->tier),
 	};
 	b = batch_heap(l, BLOCK_SIZE, 0);
 	batch_start(b);
@@ -184,8 +191,8 @@ static void free_released(struct lane *l, uint64_t oldest)
 	for (uint32_t i = 0; i < s->seg_count; i++) {
 		struct log_seg *g = &s->segs[i];
 
-		if (g->state != SEG_RELEASING || g->lane != l->shard->index || g->generation >= oldest ||
-		    g->generation < s->session)
+		if (g->state != SEG_RELEASING || g->lane != l->shard->index ||
+		    g->generation >= oldest || g->generation < s->session)
 			continue;
 		g->state = SEG_FREE;
 		g->pool->free++;
@@ -209,7 +216,7 @@ void lane_release(struct lane *l, uint64_t oldest)
 
 const uint8_t *lane_ram(const struct lane *l, uint32_t pos)
 {
-	const struct list *lines[2] = { &l->inflight, &l->ready };
+	const struct list *lines[2] = {&l->inflight, &l->ready};
 
 	for (unsigned i = 0; i < 2; i++) {
 		for (const struct list *n = lines[i]->prev; n != lines[i]; n = n->prev) {
@@ -249,23 +256,23 @@ static int open_batch(struct lane *l, size_t len, unsigned blocks, enum lane_cla
 	struct batch *b;
 	int rc;
 
-	if (list_empty(&l->free) && class != LANE_RESERVE)
+	if (list_empty(&l->free) && class < LANE_RESERVE)
 		return -ERR_LIMIT;
 	if (!segment_has(l, blocks_of(head) + blocks)) {
 		rc = next_segment(l, class);
 		if (rc)
 			return rc;
 	}
-	b = list_empty(&l->free) ? batch_heap(l, head, blocks) :
-				   container_of(list_pop_front(&l->free), struct batch, link);
+	b = list_empty(&l->free) ? batch_heap(l, head, blocks)
+				 : container_of(list_pop_front(&l->free), struct batch, link);
 	batch_start(b);
 	b->seq = ++l->batch_seq;
 	l->open = b;
 	return 0;
 }
 
-int lane_append(struct lane *l, const struct log_record *r, const struct fp128 *fps, const void *payload,
-		enum lane_class class, struct batch **out)
+int lane_append(struct lane *l, const struct log_record *r, const struct fp128 *fps,
+		const void *payload, enum lane_class class, struct batch **out)
 {
 	size_t len = log_record_len(r->fp_count);
 	struct batch *b;
@@ -303,10 +310,15 @@ void lane_close(struct lane *l)
 	head_blocks = blocks_of(b->head_len);
 	memset(b->head + b->head_len, 0, (size_t)head_blocks * BLOCK_SIZE - b->head_len);
 	h = (struct log_batch_header){
-		.header_blocks = (uint16_t)head_blocks, .lane = (uint16_t)l->shard->index,
-		.records = (uint16_t)b->record_count, .payload_blocks = b->payload_blocks,
-		.generation = s->segs[l->seg].generation, .seq = b->seq, .durable = l->durable_seq,
-		.kv_commit = tier_kv_commit(s->tier), .oldest = oldest_now(l),
+		.header_blocks = (uint16_t)head_blocks,
+		.lane = (uint16_t)l->shard->index,
+		.records = (uint16_t)b->record_count,
+		.payload_blocks = b->payload_blocks,
+		.generation = s->segs[l->seg].generation,
+		.seq = b->seq,
+		.durable = l->durable_seq,
+		.kv_commit = tier_kv_commit(s->tier),
+		.oldest = oldest_now(l),
 	};
 	log_batch_seal(&h, b->head, s->log_seed);
 	b->oldest = h.oldest;
@@ -331,8 +343,8 @@ static void submit(struct lane *l)
 		struct device *d = pos_device(s, b->pos);
 		int rc;
 
-		b->iov[0] = (struct iovec){ b->head, round_up(b->head_len, BLOCK_SIZE) };
-		b->iov[1] = (struct iovec){ b->payload, (size_t)b->payload_blocks * BLOCK_SIZE };
+		b->iov[0] = (struct iovec){b->head, round_up(b->head_len, BLOCK_SIZE)};
+		b->iov[1] = (struct iovec){b->payload, (size_t)b->payload_blocks * BLOCK_SIZE};
 		b->wait.resume = on_written;
 		list_push_back(&l->inflight, &b->link);
 		l->inflight_count++;
@@ -389,8 +401,9 @@ static void on_turn(struct turn_end *t)
 		reap(l);
 		return;
 	}
-	if (l->name_release && !l->open && open_batch(l, 0, 0, LANE_RESERVE))
-		log_debug("store", "a release waits for a free log segment", "shard=%u", l->shard->index);
+	if (l->name_release && !l->open && open_batch(l, 0, 0, LANE_NAME))
+		log_debug("store", "a release waits for a free log segment", "shard=%u",
+			  l->shard->index);
 	/* With the line full the batch stays open and grows: group commit by itself. */
 	if (l->open && l->inflight_count < LANE_INFLIGHT)
 		lane_close(l);

@@ -21,7 +21,8 @@ struct shard;
 enum lane_class {
 	LANE_ORDINARY, /* leaves two segments per lane */
 	LANE_TRIM,     /* leaves one */
-	LANE_RESERVE,  /* header records and re-appended tails: takes the last */
+	LANE_RESERVE,  /* header records and re-appended tails: leaves one in all */
+	LANE_NAME,     /* naming a release, which frees others: takes the last */
 };
 
 struct batch {

@@ -45,7 +45,8 @@ int log_segment_decode(const uint8_t in[BLOCK_SIZE], struct log_segment_header *
 	if (magic != LOG_SEGMENT_MAGIC && magic != LOG_RELEASED_MAGIC)
 		return -ENODATA;
 	out->released = magic == LOG_RELEASED_MAGIC;
-	if (hash_xxh3(in, LOG_SEGMENT_HEADER_LEN - 8, 0) != get_le64(in + LOG_SEGMENT_HEADER_LEN - 8))
+	if (hash_xxh3(in, LOG_SEGMENT_HEADER_LEN - 8, 0) !=
+	    get_le64(in + LOG_SEGMENT_HEADER_LEN - 8))
 		return -ERR_CORRUPT;
 	format = read_u16(&r);
 	if (format != LOG_FORMAT)
@@ -215,8 +216,8 @@ int log_record_decode(struct reader *in, struct log_record *out, const uint8_t *
 		return -ERR_CORRUPT;
 	out->object = get_le64(p);
 	out->gen = get_le32(p + 8);
-	r->version = (struct version){ get_le32(p + 12), get_le64(p + 16) };
-	r->commit = (struct version){ get_le32(p + 24), get_le64(p + 28) };
+	r->version = (struct version){get_le32(p + 12), get_le64(p + 16)};
+	r->commit = (struct version){get_le32(p + 24), get_le64(p + 28)};
 	r->block = get_le32(p + 36);
 	r->blocks = get_le32(p + 40);
 	r->kind = p[68];

@@ -62,7 +62,8 @@ static struct page_node *page_new(struct shard *sh, struct store_object *o, uint
 {
 	struct page_node *p = arena_get(&sh->arena, sizeof(*p));
 
-	*p = (struct page_node){ .object = o, .page = page, .seg = LOG_NONE, .version_pos = LOG_NONE };
+	*p = (struct page_node){
+		.object = o, .page = page, .seg = LOG_NONE, .version_pos = LOG_NONE};
 	list_init(&p->seg_link);
 	list_push_back(&o->pages, &p->object_link);
 	o->page_count++;
@@ -130,7 +131,8 @@ static uint64_t entry_mask(const struct log_entry *e)
 }
 
 /* Takes from older entries what `mask` covers; returns the part that no newer entry covers. */
-static uint64_t cover(struct shard *sh, struct page_node *p, uint64_t mask, uint64_t seq, bool force)
+static uint64_t cover(struct shard *sh, struct page_node *p, uint64_t mask, uint64_t seq,
+		      bool force)
 {
 	for (unsigned i = 0; i < p->count && mask;) {
 		struct log_entry *e = &p->entries[i];
@@ -149,8 +151,8 @@ static uint64_t cover(struct shard *sh, struct page_node *p, uint64_t mask, uint
 	return mask;
 }
 
-static void put_mask(struct shard *sh, struct page_node *p, uint64_t mask, uint8_t kind, uint64_t seq,
-		     uint32_t pos, bool force)
+static void put_mask(struct shard *sh, struct page_node *p, uint64_t mask, uint8_t kind,
+		     uint64_t seq, uint32_t pos, bool force)
 {
 	struct log_entry *e;
 
@@ -158,12 +160,12 @@ static void put_mask(struct shard *sh, struct page_node *p, uint64_t mask, uint8
 	if (!mask)
 		return;
 	e = entry_add(sh, p);
-	*e = (struct log_entry){ .seq = seq, .fp = mask, .pos = pos, .kind = kind };
+	*e = (struct log_entry){.seq = seq, .fp = mask, .pos = pos, .kind = kind};
 }
 
 /* Blocks of `mask`, in order, have payload from pos on, with fingerprints from fps on. */
-static void put_data(struct shard *sh, struct page_node *p, uint64_t mask, uint64_t seq, uint32_t pos,
-		     const struct fp128 *fps, bool force)
+static void put_data(struct shard *sh, struct page_node *p, uint64_t mask, uint64_t seq,
+		     uint32_t pos, const struct fp128 *fps, bool force)
 {
 	uint64_t taken = cover(sh, p, mask, seq, force);
 
@@ -171,8 +173,11 @@ static void put_data(struct shard *sh, struct page_node *p, uint64_t mask, uint6
 		unsigned i = (unsigned)__builtin_ctzll(mask);
 
 		if (taken >> i & 1) {
-			*entry_add(sh, p) = (struct log_entry){ .seq = seq, .fp = fps->lo, .pos = pos,
-								.index = (uint8_t)i, .kind = MAP_RAW };
+			*entry_add(sh, p) = (struct log_entry){.seq = seq,
+							       .fp = fps->lo,
+							       .pos = pos,
+							       .index = (uint8_t)i,
+							       .kind = MAP_RAW};
 			count_blocks(sh, 1);
 		}
 		mask &= mask - 1;
@@ -183,7 +188,8 @@ static void put_data(struct shard *sh, struct page_node *p, uint64_t mask, uint6
 
 /* ---- Applying records ---- */
 
-static struct page_node *page_for(struct shard *sh, const struct log_tail *t, uint32_t page, bool *fresh)
+static struct page_node *page_for(struct shard *sh, const struct log_tail *t, uint32_t page,
+				  bool *fresh)
 {
 	struct page_node *p = page_find(sh, t->object, page);
 
@@ -380,7 +386,7 @@ void page_view_prune(struct page_view *v, const struct map_page *map)
 	bool damaged = map_is_damaged(map);
 
 	for (unsigned b = 0; b < PAGE_BLOCKS; b++)
-		if (v->kind[b] != VIEW_NONE && (v->seq[b] < map->version.seq ||
-						(v->seq[b] == map->version.seq && !damaged)))
+		if (v->kind[b] != VIEW_NONE &&
+		    (v->seq[b] < map->version.seq || (v->seq[b] == map->version.seq && !damaged)))
 			v->kind[b] = VIEW_NONE;
 }

@@ -33,8 +33,8 @@ static const uint8_t *window(struct recovery *rc, uint32_t seg, uint32_t block, 
 	if (device_pread(d, rc->window, (size_t)n * BLOCK_SIZE, off)) {
 		n = blocks; /* perhaps only what is not needed is unreadable */
 		if (device_pread(d, rc->window, (size_t)n * BLOCK_SIZE, off)) {
-			log_warn("store", "a log block cannot be read", "device=%s offset=%llu", d->path,
-				 (unsigned long long)off);
+			log_warn("store", "a log block cannot be read", "device=%s offset=%llu",
+				 d->path, (unsigned long long)off);
 			return NULL;
 		}
 	}
@@ -50,8 +50,8 @@ const uint8_t *recovery_batch(struct recovery *rc, uint32_t seg, uint32_t block,
 	const struct scanned *sc = &rc->scanned[seg];
 	const uint8_t *p = block < rc->store->seg_blocks ? window(rc, seg, block, 1) : NULL;
 
-	if (!p || log_batch_peek(p, h) || h->generation != sc->h.generation || h->lane != sc->h.lane ||
-	    (seq && h->seq != seq) ||
+	if (!p || log_batch_peek(p, h) || h->generation != sc->h.generation ||
+	    h->lane != sc->h.lane || (seq && h->seq != seq) ||
 	    block + h->header_blocks + h->payload_blocks > rc->store->seg_blocks)
 		return NULL;
 	p = window(rc, seg, block, h->header_blocks);
@@ -165,7 +165,8 @@ static bool payload_holds(struct recovery *rc, uint32_t seg, uint32_t block,
 		if (log_record_decode(&in, &r, &fps) || used + r.fp_count > h->payload_blocks)
 			return false;
 		for (unsigned k = 0; k < r.fp_count; k++)
-			if (!fp128_equal(hash_block(data + (size_t)(used + k) * BLOCK_SIZE), log_fp(fps, k)))
+			if (!fp128_equal(hash_block(data + (size_t)(used + k) * BLOCK_SIZE),
+					 log_fp(fps, k)))
 				return false;
 		used += r.fp_count;
 	}
@@ -184,8 +185,9 @@ static void verify_tail(struct recovery *rc, struct chain *c)
 			continue;
 		for (uint64_t seq = sc->h.first_batch; seq <= MIN(sc->last, c->last); seq++) {
 			if (!recovery_batch(rc, seg, at, seq, &h))
-				h = (struct log_batch_header){ .seq = seq };
-			if (seq > c->durable && (!h.header_blocks || !payload_holds(rc, seg, at, &h))) {
+				h = (struct log_batch_header){.seq = seq};
+			if (seq > c->durable &&
+			    (!h.header_blocks || !payload_holds(rc, seg, at, &h))) {
 				c->last = seq - 1;
 				c->end_seg = seg;
 				c->end = at;
@@ -208,8 +210,9 @@ static void walk_chain(struct recovery *rc, struct chain *c)
 		c->durable = MAX(c->durable, rc->scanned[c->segs[i]].durable);
 	/* The oldest live segment: the one named, or the first of all. (An older session's start may lie
 	 * below the floor: then nobody can say.) */
-	start_missing = !rc->floor_above && (c->oldest > sc->h.session ? sc->h.generation != c->oldest :
-									  sc->h.first_batch != 1);
+	start_missing =
+		!rc->floor_above && (c->oldest > sc->h.session ? sc->h.generation != c->oldest
+							       : sc->h.first_batch != 1);
 	c->last = expected - 1;
 	c->end_seg = seg;
 	c->end = 1;
@@ -240,8 +243,9 @@ static void walk_chain(struct recovery *rc, struct chain *c)
 	}
 	if (c->damaged)
 		log_error("store", "the log is damaged below what was durable",
-			  "lane=%u lanes=%u session=%llu good=%llu durable=%llu", rc->scanned[first].h.lane,
-			  rc->scanned[first].h.lanes, (unsigned long long)rc->scanned[first].h.session,
+			  "lane=%u lanes=%u session=%llu good=%llu durable=%llu",
+			  rc->scanned[first].h.lane, rc->scanned[first].h.lanes,
+			  (unsigned long long)rc->scanned[first].h.session,
 			  (unsigned long long)c->last, (unsigned long long)c->durable);
 }
 
@@ -282,15 +286,22 @@ static int seal_chain(struct recovery *rc, struct chain *c)
 	const struct scanned *sc = &rc->scanned[c->end_seg];
 	struct device *d = s->segs[c->end_seg].pool->device;
 	struct log_batch_header h = {
-		.seal = true, .header_blocks = 1, .lane = sc->h.lane, .generation = sc->h.generation,
-		.seq = c->last + 1, .durable = c->last, .kv_commit = sc->kv_commit, .oldest = c->oldest,
+		.seal = true,
+		.header_blocks = 1,
+		.lane = sc->h.lane,
+		.generation = sc->h.generation,
+		.seq = c->last + 1,
+		.durable = c->last,
+		.kv_commit = sc->kv_commit,
+		.oldest = c->oldest,
 	};
 
 	if (c->damaged || c->sealed || sc->h.released || c->end >= s->seg_blocks)
 		return 0;
 	log_batch_seal(&h, b, s->log_seed);
 	rc->seg = LOG_NONE;
-	return device_pwrite(d, b, BLOCK_SIZE, s->segs[c->end_seg].off + (uint64_t)c->end * BLOCK_SIZE);
+	return device_pwrite(d, b, BLOCK_SIZE,
+			     s->segs[c->end_seg].off + (uint64_t)c->end * BLOCK_SIZE);
 }
 
 static int flush_logs(struct store *s)
@@ -325,7 +336,8 @@ static void list_legacy(struct recovery *rc)
 		last = rc->live[i];
 	}
 	atomic_store(&s->legacy_left, rc->live_count);
-	atomic_store(&s->legacy_floor, rc->live_count ? s->segs[rc->live[0]].generation : s->session);
+	atomic_store(&s->legacy_floor,
+		     rc->live_count ? s->segs[rc->live[0]].generation : s->session);
 }
 
 /* Nothing in it ever counted and its start is not there: no later recovery should wonder about it. */
@@ -337,7 +349,8 @@ static int forget_chain(struct recovery *rc, const struct chain *c)
 
 	rc->seg = LOG_NONE;
 	for (unsigned i = 0; i < c->count && !err; i++)
-		err = device_pwrite(s->segs[c->segs[i]].pool->device, zero, BLOCK_SIZE, s->segs[c->segs[i]].off);
+		err = device_pwrite(s->segs[c->segs[i]].pool->device, zero, BLOCK_SIZE,
+				    s->segs[c->segs[i]].off);
 	return err;
 }
 
@@ -359,7 +372,8 @@ static int make_chains(struct recovery *rc, const uint32_t *order, unsigned n)
 		unsigned k = i;
 		int err;
 
-		*c = (struct chain){ .segs = rc->chain_segs + segs, .oldest = rc->scanned[order[i]].lane_oldest };
+		*c = (struct chain){.segs = rc->chain_segs + segs,
+				    .oldest = rc->scanned[order[i]].lane_oldest};
 		for (; k < n && same_chain(rc, order[i], order[k]); k++) {
 			const struct scanned *sc = &rc->scanned[order[k]];
 

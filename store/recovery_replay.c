@@ -32,7 +32,8 @@ void recovery_object(struct store *s, const struct tier_object *t)
 	o = object_new(&s->shards[t->id % s->shard_count], t->id, t->gen, t->volume);
 	rc = stored_header_decode(t->header, t->header_len, &st, &o->retry);
 	if (rc) {
-		log_error("store", "an object's record in the map is bad; the replica counts as damaged",
+		log_error("store",
+			  "an object's record in the map is bad; the replica counts as damaged",
 			  "object=%llx error=%s", (unsigned long long)t->id, err_name(rc));
 		retry_fini(&o->retry);
 		o->damaged = o->used = true;
@@ -76,7 +77,7 @@ static int replay_header(struct store_object *o, const struct log_record *lr, co
 			 const uint8_t *payload)
 {
 	struct stored_header st;
-	struct retry_table table = { 0 };
+	struct retry_table table = {0};
 	int rc = 0;
 
 	for (unsigned i = 0; i < lr->fp_count && !rc; i++)
@@ -97,7 +98,7 @@ static int replay_header(struct store_object *o, const struct log_record *lr, co
 		o->h = st.h;
 		o->h.commit = commit;
 		/* Merged: the map's table may know more. */
-		retry_encode(&table, (struct version){ UINT32_MAX, UINT64_MAX }, &w);
+		retry_encode(&table, (struct version){UINT32_MAX, UINT64_MAX}, &w);
 		in = reader_init(w.data, w.len);
 		rc = retry_decode(&in, &o->retry);
 		writer_free(&w);
@@ -136,7 +137,8 @@ static bool replay_again(struct store_object *o, const struct record *r, uint32_
 	return false;
 }
 
-static void replay_data(struct store_object *o, const struct log_record *lr, const uint8_t *fps, uint32_t pos)
+static void replay_data(struct store_object *o, const struct log_record *lr, const uint8_t *fps,
+			uint32_t pos)
 {
 	struct shard *sh = o->shard;
 	const struct record *r = &lr->r;
@@ -147,7 +149,8 @@ static void replay_data(struct store_object *o, const struct log_record *lr, con
 	if (r->kind != RECORD_COPY) {
 		if (!epochs_hold(&o->h, r->version))
 			return;
-		retry_note(&o->retry, r->attachment, r->attach_epoch, r->request, r->low_water, r->version);
+		retry_note(&o->retry, r->attachment, r->attach_epoch, r->request, r->low_water,
+			   r->version);
 		o->last = version_max(o->last, r->version);
 	}
 	o->known = version_max(o->known, r->commit);
@@ -168,8 +171,8 @@ static void replay_data(struct store_object *o, const struct log_record *lr, con
 	object_advance(o);
 }
 
-static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at, const struct log_batch_header *h,
-			const uint8_t *p)
+static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at,
+			const struct log_batch_header *h, const uint8_t *p)
 {
 	struct store *s = rc->store;
 	uint32_t pos = seg * s->seg_blocks + at, used = 0;
@@ -192,13 +195,15 @@ static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at, const st
 		if (o && o->gen == lr.gen) {
 			object_note(o, seg);
 			if (!record_is_header(lr.r.kind)) {
-				replay_data(o, &lr, fps, lr.fp_count ? pos + h->header_blocks + used : pos);
+				replay_data(o, &lr, fps,
+					    lr.fp_count ? pos + h->header_blocks + used : pos);
 			} else {
 				data = recovery_payload(rc, seg, at, h);
-				err = data ? replay_header(o, &lr, fps,
-							   data + (size_t)(h->header_blocks + used) *
-									  BLOCK_SIZE) :
-					     -ERR_CORRUPT;
+				err = data ? replay_header(
+						     o, &lr, fps,
+						     data + (size_t)(h->header_blocks + used) *
+								     BLOCK_SIZE)
+					   : -ERR_CORRUPT;
 				if (err)
 					return err;
 			}
@@ -228,11 +233,14 @@ static void mark_damaged(struct recovery *rc, const struct chain *c)
 			if (o->id % h->lanes != h->lane || o->born > newest)
 				continue;
 			o->damaged = true;
-			object_note(o, c->segs[first]); /* the flag reaches the map before the evidence goes */
+			object_note(
+				o,
+				c->segs[first]); /* the flag reaches the map before the evidence goes */
 			n++;
 		}
 	}
-	log_error("store", "replicas of a damaged lane must be filled again", "lane=%u replicas=%u", h->lane, n);
+	log_error("store", "replicas of a damaged lane must be filled again", "lane=%u replicas=%u",
+		  h->lane, n);
 }
 
 static void replay_chain(struct recovery *rc, struct chain *c)
@@ -250,7 +258,8 @@ static void replay_chain(struct recovery *rc, struct chain *c)
 			const uint8_t *p = recovery_batch(rc, seg, at, seq, &h);
 
 			if (!p || replay_batch(rc, seg, at, &h, p)) {
-				log_error("store", "a log batch went bad", "segment=%u block=%u", seg, at);
+				log_error("store", "a log batch went bad", "segment=%u block=%u",
+					  seg, at);
 				c->damaged = true;
 				goto out;
 			}
@@ -283,7 +292,8 @@ int recovery_replay(struct store *s)
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];
 
-		for (struct hnode *k = hmap_walk(&sh->objects, NULL); k; k = hmap_walk(&sh->objects, k)) {
+		for (struct hnode *k = hmap_walk(&sh->objects, NULL); k;
+		     k = hmap_walk(&sh->objects, k)) {
 			finish_object(container_of(k, struct store_object, node));
 			objects++;
 		}

@@ -11,7 +11,7 @@ void retry_fini(struct retry_table *t)
 	for (unsigned i = 0; i < t->count; i++)
 		free(t->attachments[i].numbers);
 	free(t->attachments);
-	*t = (struct retry_table){ 0 };
+	*t = (struct retry_table){0};
 }
 
 static struct retry_attachment *find(const struct retry_table *t, uint32_t attachment)
@@ -89,7 +89,7 @@ static struct retry_attachment *get(struct retry_table *t, uint32_t attachment, 
 			t->attachments = xrealloc(t->attachments, t->cap * sizeof(*a));
 		}
 		a = &t->attachments[t->count++];
-		*a = (struct retry_attachment){ .attachment = attachment, .epoch = epoch };
+		*a = (struct retry_attachment){.attachment = attachment, .epoch = epoch};
 	}
 	if (epoch < a->epoch)
 		return NULL;
@@ -126,7 +126,7 @@ static void put_number(struct retry_attachment *a, uint64_t request, struct vers
 		a->numbers = xrealloc(a->numbers, a->cap * sizeof(a->numbers[0]));
 	}
 	memmove(a->numbers + i + 1, a->numbers + i, (a->count - i) * sizeof(a->numbers[0]));
-	a->numbers[i] = (struct retry_number){ .request = request, .version = v };
+	a->numbers[i] = (struct retry_number){.request = request, .version = v};
 	a->count++;
 }
 
@@ -201,7 +201,7 @@ int retry_decode(struct reader *r, struct retry_table *t)
 		for (unsigned k = 0; k < n; k++) {
 			uint64_t request = read_u64(r);
 			uint32_t tenure = read_u32(r);
-			struct version v = { tenure, read_u64(r) };
+			struct version v = {tenure, read_u64(r)};
 
 			if (a)
 				put_number(a, request, v);

@@ -16,7 +16,7 @@ struct log_tail *tail_new(struct store_object *o, const struct record *r, const 
 	struct shard *sh = o->shard;
 	struct log_tail *t = arena_get(&sh->arena, sizeof(*t));
 
-	*t = (struct log_tail){ .object = o, .r = *r, .fp_count = fp_count, .pos = LOG_NONE };
+	*t = (struct log_tail){.object = o, .r = *r, .fp_count = fp_count, .pos = LOG_NONE};
 	list_init(&t->link);
 	list_init(&t->batch_link);
 	if (fp_count) {
@@ -46,7 +46,7 @@ void tail_free(struct shard *sh, struct log_tail *t)
 		list_del(&o->tails_link);
 	if (t->fp_count) {
 		arena_put(&sh->arena, t->fps, t->fp_count * sizeof(*t->fps));
-		counter_add(&sh->log_blocks, (uint64_t)-(int64_t)t->fp_count);
+		counter_add(&sh->log_blocks, (uint64_t) - (int64_t)t->fp_count);
 	}
 	arena_put(&sh->arena, t, sizeof(*t));
 }
@@ -56,7 +56,8 @@ void tail_insert(struct store_object *o, struct log_tail *t)
 {
 	struct list *at = o->tail.prev;
 
-	while (at != &o->tail && container_of(at, struct log_tail, link)->r.version.seq > t->r.version.seq)
+	while (at != &o->tail &&
+	       container_of(at, struct log_tail, link)->r.version.seq > t->r.version.seq)
 		at = at->prev;
 	list_insert_between(&t->link, at, at->next);
 	if (list_empty(&o->tails_link))
@@ -134,7 +135,8 @@ void shard_batch_placed(struct shard *sh, struct batch *b)
 		object_note(t->object, seg);
 	}
 	while (!list_empty(&b->records)) {
-		struct log_tail *t = container_of(list_pop_front(&b->records), struct log_tail, batch_link);
+		struct log_tail *t =
+			container_of(list_pop_front(&b->records), struct log_tail, batch_link);
 		struct store_object *o = t->object;
 
 		if (t->r.kind == RECORD_COPY) {
@@ -201,7 +203,7 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 {
 	struct shard *sh = o->shard;
 	unsigned n = log_record_payload(r);
-	struct log_record lr = { .object = o->id, .gen = o->gen, .r = *r, .fp_count = n };
+	struct log_record lr = {.object = o->id, .gen = o->gen, .r = *r, .fp_count = n};
 	struct batch *b;
 	struct log_tail *t;
 	int rc = check_append(o, r);
@@ -218,8 +220,8 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 	t->batch = b->seq;
 	t->pos_in_batch = b->payload_blocks - n;
 	list_push_back(&b->records, &t->batch_link);
-	*op = (struct store_append){ .wait = w, .object = o, .batch = b->seq, .version = r->version,
-				     .kind = r->kind };
+	*op = (struct store_append){
+		.wait = w, .object = o, .batch = b->seq, .version = r->version, .kind = r->kind};
 	list_push_back(&b->ops, &op->link);
 	o->refs++;
 	o->used = true;
@@ -258,7 +260,7 @@ int store_wait_space(struct store *s, unsigned shard, struct list *link, struct 
 	if (sh->stopping)
 		return -ERR_CLOSED;
 	sw = arena_get(&sh->arena, sizeof(*sw));
-	*sw = (struct space_waiter){ .wait = w, .caller = link };
+	*sw = (struct space_waiter){.wait = w, .caller = link};
 	list_push_back(&sh->space_waiters, &sw->link);
 	atomic_fetch_add(&sh->waiting, 1);
 	shard_destage_kick(sh);
@@ -269,7 +271,7 @@ int store_wait_space(struct store *s, unsigned shard, struct list *link, struct 
 
 void object_encode(struct store_object *o, bool for_map, struct writer *w)
 {
-	struct stored_header st = { .h = o->h, .destaged = o->destaged, .born = o->born };
+	struct stored_header st = {.h = o->h, .destaged = o->destaged, .born = o->born};
 	struct version upto = o->last;
 
 	if (o->used)
@@ -323,14 +325,16 @@ void object_check_epochs(struct store_object *o)
 	}
 	if (!dropped)
 		return;
-	o->last = list_empty(&o->tail) ? o->h.commit :
-					 container_of(o->tail.prev, struct log_tail, link)->r.version;
+	o->last = list_empty(&o->tail)
+			  ? o->h.commit
+			  : container_of(o->tail.prev, struct log_tail, link)->r.version;
 	if (version_cmp(o->last, o->durable) < 0)
 		o->durable = o->last;
 }
 
-static void take_header(struct store_object *o, enum record_kind kind, const struct object_header *h,
-			struct version cut_after, struct retry_table *retry)
+static void take_header(struct store_object *o, enum record_kind kind,
+			const struct object_header *h, struct version cut_after,
+			struct retry_table *retry)
 {
 	struct version commit = o->h.commit;
 
@@ -351,7 +355,7 @@ static void take_header(struct store_object *o, enum record_kind kind, const str
 
 			retry_fini(&o->retry);
 			o->retry = *retry;
-			*retry = (struct retry_table){ 0 };
+			*retry = (struct retry_table){0};
 			for (n = o->tail.next; n != &o->tail; n = n->next) {
 				const struct record *r = &container_of(n, struct log_tail, link)->r;
 
@@ -396,10 +400,10 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 		     size_t retry_len, struct wait *w)
 {
 	struct shard *sh = o->shard;
-	struct retry_table table = { 0 };
+	struct retry_table table = {0};
 	struct writer bytes = writer_init_heap();
 	CLEANUP(free_ptr) struct fp128 *fps = NULL;
-	struct log_record lr = { .object = o->id, .gen = o->gen };
+	struct log_record lr = {.object = o->id, .gen = o->gen};
 	struct reader in = reader_init(retry, retry_len);
 	struct batch *b;
 	size_t pad;
@@ -414,7 +418,7 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 	take_header(o, kind, h, cut_after, retry ? &table : NULL);
 	object_advance(o);
 	object_encode(o, false, &bytes);
-	lr.r = (struct record){ .kind = (uint8_t)kind, .version = o->last, .commit = o->h.commit };
+	lr.r = (struct record){.kind = (uint8_t)kind, .version = o->last, .commit = o->h.commit};
 	lr.r.blocks = (uint32_t)((bytes.len + BLOCK_SIZE - 1) / BLOCK_SIZE);
 	lr.fp_count = lr.r.blocks;
 	pad = lr.r.blocks * BLOCK_SIZE - bytes.len;
@@ -423,7 +427,8 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 	fps = xcalloc(lr.fp_count, sizeof(*fps));
 	for (unsigned i = 0; i < lr.fp_count; i++)
 		fps[i] = hash_block(bytes.data + (size_t)i * BLOCK_SIZE);
-	*op = (struct store_append){ .wait = w, .object = o, .version = o->last, .kind = (uint8_t)kind };
+	*op = (struct store_append){
+		.wait = w, .object = o, .version = o->last, .kind = (uint8_t)kind};
 	o->refs++;
 	o->changes++;
 	if (list_empty(&sh->pending_headers))
@@ -435,7 +440,8 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 		 * waits for the resume, so the header in RAM may be ahead of the disk. */
 		struct pending_header *p = xcalloc(1, sizeof(*p));
 
-		*p = (struct pending_header){ .op = op, .record = lr, .fps = fps, .bytes = bytes.data };
+		*p = (struct pending_header){
+			.op = op, .record = lr, .fps = fps, .bytes = bytes.data};
 		list_push_back(&sh->pending_headers, &p->link);
 		fps = NULL;
 		shard_destage_kick(sh);
@@ -452,7 +458,8 @@ void shard_retry_headers(struct shard *sh)
 	int rc = sh->stopping ? -ERR_CLOSED : store_failed(sh->store);
 
 	while (!list_empty(&sh->pending_headers)) {
-		struct pending_header *p = container_of(sh->pending_headers.next, struct pending_header, link);
+		struct pending_header *p =
+			container_of(sh->pending_headers.next, struct pending_header, link);
 		struct store_append *op = p->op;
 		struct store_object *o = op->object;
 		struct batch *b;
@@ -522,11 +529,12 @@ int store_tail_next(struct store_object *o, struct store_tail *op, struct versio
 	int rc;
 
 	op->wait = w;
-	op->payload = (struct slice){ 0 };
+	op->payload = (struct slice){0};
 	object_settle(o);
 	if (version_cmp(after, o->h.commit) < 0)
 		return -ERR_STALE;
-	while (n != &o->tail && version_cmp(container_of(n, struct log_tail, link)->r.version, after) <= 0)
+	while (n != &o->tail &&
+	       version_cmp(container_of(n, struct log_tail, link)->r.version, after) <= 0)
 		n = n->next;
 	if (n == &o->tail)
 		return -ENODATA;
@@ -548,14 +556,14 @@ int store_tail_next(struct store_object *o, struct store_tail *op, struct versio
 		return 0;
 	}
 	tr = xmalloc(sizeof(*tr));
-	*tr = (struct tail_read){ .wait = { on_tail_read }, .op = op, .object = o,
-				  .seg = pos_seg(sh->store, t->pos) };
+	*tr = (struct tail_read){
+		.wait = {on_tail_read}, .op = op, .object = o, .seg = pos_seg(sh->store, t->pos)};
 	sh->segs[tr->seg].readers++;
 	sh->ops++;
 	o->refs++;
 	counter_add(&sh->device_read, op->payload.len);
-	rc = io_read(sh->loop, &op->io, pos_device(sh->store, t->pos)->fd, buf->data, op->payload.len,
-		     pos_off(sh->store, t->pos), &tr->wait);
+	rc = io_read(sh->loop, &op->io, pos_device(sh->store, t->pos)->fd, buf->data,
+		     op->payload.len, pos_off(sh->store, t->pos), &tr->wait);
 	CHECK(rc == PENDING);
 	return PENDING;
 }

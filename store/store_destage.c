@@ -16,11 +16,11 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define FILL_START 1000u /* permyriad: below, only what is old is destaged */
-#define FILL_MOVE 3000u	 /* stalled tails are moved from here on */
-#define AGE_S 5u
-#define DUE_S 60u /* older ones do not wait for idle CPU */
-#define TICK_US 1000000u
+#define FILL_START    1000u /* permyriad: below, only what is old is destaged */
+#define FILL_MOVE     3000u /* stalled tails are moved from here on */
+#define AGE_S         5u
+#define DUE_S         60u /* older ones do not wait for idle CPU */
+#define TICK_US       1000000u
 #define RETRY_FULL_US 1000000u
 
 static void on_destaged(struct post *p);
@@ -31,10 +31,12 @@ uint32_t shard_fill(struct shard *sh)
 	struct store *s = sh->store;
 	const struct log_pool *p = &s->pools[sh->index % s->pool_count];
 	uint64_t rest = sh->lane.seg == LOG_NONE ? 0 : s->seg_blocks - sh->lane.at;
-	uint64_t used = (uint64_t)(p->count - atomic_load_explicit(&p->free, memory_order_relaxed)) *
-			s->seg_blocks;
+	uint64_t used =
+		(uint64_t)(p->count - atomic_load_explicit(&p->free, memory_order_relaxed)) *
+		s->seg_blocks;
 	uint64_t quota = p->count / p->lanes, mine = (uint64_t)sh->lane.held * s->seg_blocks;
-	uint64_t pool = (used - MIN(rest, used)) * 10000 / ((p->count - 2 * p->lanes) * (uint64_t)s->seg_blocks);
+	uint64_t pool = (used - MIN(rest, used)) * 10000 /
+			((p->count - 2 * p->lanes) * (uint64_t)s->seg_blocks);
 	uint64_t lane = (mine - MIN(rest, mine)) * 10000 / ((quota - 2) * s->seg_blocks);
 	uint64_t index = sh->arena.used * 10000 / s->index_budget;
 	uint64_t fill = MIN(10000u, MAX(MAX(pool, lane), index));
@@ -54,14 +56,16 @@ static void check_done(struct page_checking *c, int rc)
 	struct page_node *p = page_find(sh, c->object, c->get.page);
 
 	if (rc)
-		log_warn("store", "a map page could not be read before destage", "object=%llx page=%u error=%s",
-			 (unsigned long long)c->object->id, c->get.page, err_name(rc));
+		log_warn("store", "a map page could not be read before destage",
+			 "object=%llx page=%u error=%s", (unsigned long long)c->object->id,
+			 c->get.page, err_name(rc));
 	if (p) {
 		p->checking = false;
 		if (!rc)
 			page_check(sh, p, &c->get.out);
 		else if (rc == -ERR_CORRUPT)
-			p->unchecked = false; /* the tier will say damaged for all that is not in here */
+			p->unchecked =
+				false; /* the tier will say damaged for all that is not in here */
 	}
 	c->busy = false;
 	sh->checks_busy--;
@@ -115,22 +119,29 @@ static void gather_page(struct destage *d, struct page_node *p)
 	struct destage_page *dp = &d->pages[b->page_count];
 	struct store_object *o = p->object;
 
-	*dp = (struct destage_page){ .object = o->id, .gen = o->gen, .page = p->page,
-				     .version = p->version, .whole = p->copied,
-				     .compression = o->compression, .dedup = o->dedup,
-				     .first = b->block_count };
+	*dp = (struct destage_page){.object = o->id,
+				    .gen = o->gen,
+				    .page = p->page,
+				    .version = p->version,
+				    .whole = p->copied,
+				    .compression = o->compression,
+				    .dedup = o->dedup,
+				    .first = b->block_count};
 	for (unsigned i = 0; i < p->count; i++) {
 		const struct log_entry *e = &p->entries[i];
 
 		if (e->kind == MAP_RAW) {
-			d->blocks[b->block_count++] = (struct destage_block){
-				.index = e->index, .kind = MAP_RAW, .fp64 = e->fp,
-				.log_off = pos_off(s, e->pos), .log_device = pos_device(s, e->pos) };
+			d->blocks[b->block_count++] =
+				(struct destage_block){.index = e->index,
+						       .kind = MAP_RAW,
+						       .fp64 = e->fp,
+						       .log_off = pos_off(s, e->pos),
+						       .log_device = pos_device(s, e->pos)};
 			continue;
 		}
 		for (uint64_t m = e->fp; m; m &= m - 1)
 			d->blocks[b->block_count++] = (struct destage_block){
-				.index = (uint8_t)__builtin_ctzll(m), .kind = e->kind };
+				.index = (uint8_t)__builtin_ctzll(m), .kind = e->kind};
 	}
 	dp->count = b->block_count - dp->first;
 	d->nodes[b->page_count++] = p;
@@ -174,10 +185,15 @@ static bool gather(struct destage *d)
 	struct shard *sh = d->shard;
 	struct store *s = sh->store;
 
-	d->batch = (struct destage_batch){ .pages = d->pages, .blocks = d->blocks, .shard = sh->index,
-					   .loop = sh->loop, .done.fn = on_destaged };
+	d->batch = (struct destage_batch){.pages = d->pages,
+					  .blocks = d->blocks,
+					  .shard = sh->index,
+					  .loop = sh->loop,
+					  .done.fn = on_destaged};
 	for (unsigned i = 0; i < sh->queue_count; i++)
-		if (!gather_segment(d, &sh->segs[sh->queue[(sh->queue_head + i) % (s->seg_count + 1)]].dirty))
+		if (!gather_segment(
+			    d,
+			    &sh->segs[sh->queue[(sh->queue_head + i) % (s->seg_count + 1)]].dirty))
 			break;
 	return d->batch.page_count > 0;
 }
@@ -300,8 +316,8 @@ static bool headers_saved(struct shard *sh, uint32_t seg)
 		}
 		if (o->deleted)
 			continue; /* its notes go with it */
-		hs->headers[count] = (struct destage_header){ .object = o->id, .gen = o->gen,
-							      .volume = o->volume };
+		hs->headers[count] = (struct destage_header){
+			.object = o->id, .gen = o->gen, .volume = o->volume};
 		hs->objects[count] = o;
 		object_encode(o, true, &hs->bytes);
 		at[count + 1] = hs->bytes.len;
@@ -318,8 +334,11 @@ static bool headers_saved(struct shard *sh, uint32_t seg)
 		hs->headers[i].len = at[i + 1] - at[i];
 	}
 	hs->covers = MAX(1, sh->lane.batch_seq);
-	hs->batch = (struct destage_batch){ .headers = hs->headers, .header_count = count,
-					    .shard = sh->index, .loop = sh->loop, .done.fn = on_saved };
+	hs->batch = (struct destage_batch){.headers = hs->headers,
+					   .header_count = count,
+					   .shard = sh->index,
+					   .loop = sh->loop,
+					   .done.fn = on_saved};
 	hs->busy = true;
 	tier_destage(sh->store->tier, &hs->batch);
 	return false;
@@ -398,7 +417,8 @@ static void mark_released(struct shard *sh, uint32_t seg)
 	s->legacy[seg].released = true;
 	log_segment_encode(&s->legacy[seg], m->block);
 	sh->ops++;
-	rc = io_write(sh->loop, &m->io, d->fd, m->block, BLOCK_SIZE, s->segs[seg].off, IO_DSYNC, &m->wait);
+	rc = io_write(sh->loop, &m->io, d->fd, m->block, BLOCK_SIZE, s->segs[seg].off, IO_DSYNC,
+		      &m->wait);
 	CHECK(rc == PENDING);
 }
 
@@ -442,7 +462,8 @@ static void release(struct shard *sh, uint32_t fill)
 
 		if (seg == sh->lane.seg)
 			return;
-		if (!legacy && (atomic_load(&s->legacy_left) || g->last_batch > sh->lane.durable_seq))
+		if (!legacy &&
+		    (atomic_load(&s->legacy_left) || g->last_batch > sh->lane.durable_seq))
 			return;
 		if (ss->live && list_empty(&ss->dirty) && !sh->destages_busy &&
 		    (fill >= FILL_MOVE || starved(sh)))
@@ -461,9 +482,10 @@ void shard_tick(struct timer *t)
 	uint64_t now = loop_mono_us(sh->loop), blocks = counter_get(&sh->destaged_blocks);
 
 	if (now > sh->rate_mark_us)
-		atomic_store_explicit(&sh->destage_rate,
-				      (unsigned)((blocks - sh->rate_blocks) * 1000000 / (now - sh->rate_mark_us)),
-				      memory_order_relaxed);
+		atomic_store_explicit(
+			&sh->destage_rate,
+			(unsigned)((blocks - sh->rate_blocks) * 1000000 / (now - sh->rate_mark_us)),
+			memory_order_relaxed);
 	sh->rate_mark_us = now;
 	sh->rate_blocks = blocks;
 	if (sh->lane.name_release)

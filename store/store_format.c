@@ -7,12 +7,12 @@
 #include "node/base/log.h"
 #include "store/store_impl.h"
 
-#define EDGE_BYTES 65536u /* where file systems, partition tables and RAID keep their signatures */
-#define REGION_START (1u << 20)
-#define LOG_SEGMENT_MIN (2u << 20) /* holds one largest batch with room to spare */
-#define LOG_SEGMENT_MAX (32u << 20)
-#define LOG_MIN (16ull * LOG_SEGMENT_MIN)
-#define LOG_MAX (64ull << 30)
+#define EDGE_BYTES       65536u /* where file systems, partition tables and RAID keep their signatures */
+#define REGION_START     (1u << 20)
+#define LOG_SEGMENT_MIN  (2u << 20) /* holds one largest batch with room to spare */
+#define LOG_SEGMENT_MAX  (32u << 20)
+#define LOG_MIN          (16ull * LOG_SEGMENT_MIN)
+#define LOG_MAX          (64ull << 30)
 #define DATA_SEGMENT_MIN (2u << 20)
 #define DATA_SEGMENT_MAX (64u << 20)
 
@@ -59,8 +59,8 @@ static int check_device(struct device *d, const struct store_format *f)
 		return 0;
 	rc = check_empty(d);
 	if (rc == -ERR_EXISTS)
-		log_error("store", "the device carries data; it is not touched without wipe", "device=%s",
-			  d->path);
+		log_error("store", "the device carries data; it is not touched without wipe",
+			  "device=%s", d->path);
 	return rc;
 }
 
@@ -71,7 +71,8 @@ static int lay_out(struct device *d, bool with_log, bool with_data, uint64_t log
 
 	sb->size = d->size;
 	if (with_log) {
-		uint64_t len = with_data ? clamp(d->size / 8, LOG_MIN, LOG_MAX) : MIN(end - at, LOG_MAX);
+		uint64_t len =
+			with_data ? clamp(d->size / 8, LOG_MIN, LOG_MAX) : MIN(end - at, LOG_MAX);
 
 		sb->log_segment_size = log_segment;
 		sb->log_start = at;
@@ -79,12 +80,13 @@ static int lay_out(struct device *d, bool with_log, bool with_data, uint64_t log
 		at += sb->log_len;
 	}
 	if (with_data) {
-		sb->segment_size = clamp(pow2_below(d->size / 256), DATA_SEGMENT_MIN, DATA_SEGMENT_MAX);
+		sb->segment_size =
+			clamp(pow2_below(d->size / 256), DATA_SEGMENT_MIN, DATA_SEGMENT_MAX);
 		sb->data_start = at;
 		sb->data_len = at < end ? round_down(end - at, sb->segment_size) : 0;
 	}
-	if ((with_log && sb->log_len < LOG_MIN) || (with_data && sb->data_len < 8 * sb->segment_size) ||
-	    at > end) {
+	if ((with_log && sb->log_len < LOG_MIN) ||
+	    (with_data && sb->data_len < 8 * sb->segment_size) || at > end) {
 		log_error("store", "the device is too small", "device=%s bytes=%llu", d->path,
 			  (unsigned long long)d->size);
 		return -EINVAL;
@@ -106,8 +108,9 @@ static int clear_device(struct device *d)
 	return rc ? rc : device_flush(d);
 }
 
-static int format_device(struct device *d, const struct store_format *f, const struct superblock *common,
-			 bool cache, unsigned index, uint64_t log_segment)
+static int format_device(struct device *d, const struct store_format *f,
+			 const struct superblock *common, bool cache, unsigned index,
+			 uint64_t log_segment)
 {
 	int rc;
 
@@ -141,12 +144,20 @@ static int open_all(const struct store_format *f, struct device *devs, unsigned 
 static int format_group(const struct store_format *f, struct device *devs, unsigned n)
 {
 	struct superblock common = {
-		.cluster = f->cluster, .node = f->node, .group = f->group, .flags = SUPERBLOCK_PENDING,
-		.group_incarnation = f->group_incarnation, .log_incarnation = 1, .devices = n,
+		.cluster = f->cluster,
+		.node = f->node,
+		.group = f->group,
+		.flags = SUPERBLOCK_PENDING,
+		.group_incarnation = f->group_incarnation,
+		.log_incarnation = 1,
+		.devices = n,
 	};
-	struct tier_config tier = { .capacity = devs, .capacity_count = f->capacity_count,
-				    .metadata_dir = f->metadata_dir, .group = f->group,
-				    .group_incarnation = f->group_incarnation, .shards = 1 };
+	struct tier_config tier = {.capacity = devs,
+				   .capacity_count = f->capacity_count,
+				   .metadata_dir = f->metadata_dir,
+				   .group = f->group,
+				   .group_incarnation = f->group_incarnation,
+				   .shards = 1};
 	uint64_t log_segment = LOG_SEGMENT_MAX;
 	unsigned done = 0;
 	int rc = 0;
@@ -189,8 +200,8 @@ int store_format(const struct store_format *f)
 	unsigned opened = 0;
 	int rc;
 
-	if (!f->capacity_count || f->capacity_count > GROUP_DEVICES_MAX - 1 || !f->group_incarnation ||
-	    !f->metadata_dir)
+	if (!f->capacity_count || f->capacity_count > GROUP_DEVICES_MAX - 1 ||
+	    !f->group_incarnation || !f->metadata_dir)
 		return -EINVAL;
 	rc = open_all(f, devs, &opened);
 	if (!rc)
@@ -236,11 +247,17 @@ int store_probe(const char *path, struct store_probe *out)
 	rc = device_read_superblock(&d);
 	if (!rc)
 		*out = (struct store_probe){
-			.cluster = d.sb.cluster, .node = d.sb.node, .group = d.sb.group,
-			.device = d.sb.device, .role = d.sb.role, .index = d.sb.index,
-			.group_number = d.sb.group_number, .group_incarnation = d.sb.group_incarnation,
+			.cluster = d.sb.cluster,
+			.node = d.sb.node,
+			.group = d.sb.group,
+			.device = d.sb.device,
+			.role = d.sb.role,
+			.index = d.sb.index,
+			.group_number = d.sb.group_number,
+			.group_incarnation = d.sb.group_incarnation,
 			.node_incarnation = d.sb.node_incarnation,
-			.pending = d.sb.flags & SUPERBLOCK_PENDING, .size_bytes = d.sb.size,
+			.pending = d.sb.flags & SUPERBLOCK_PENDING,
+			.size_bytes = d.sb.size,
 		};
 	device_close(&d);
 	return rc;
@@ -267,8 +284,8 @@ int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool
 				d->sb.group_incarnation = group_incarnation;
 			}
 			if (!keep_map)
-				d->sb.flags = step ? d->sb.flags & ~(uint32_t)SUPERBLOCK_RESETTING :
-						     d->sb.flags | SUPERBLOCK_RESETTING;
+				d->sb.flags = step ? d->sb.flags & ~(uint32_t)SUPERBLOCK_RESETTING
+						   : d->sb.flags | SUPERBLOCK_RESETTING;
 			if (!step || !keep_map)
 				rc = device_write_superblock(d);
 		}

@@ -11,8 +11,8 @@
 
 static const char *kind_name(uint8_t kind)
 {
-	static const char *const names[] = { "?", "write", "trim", "zeroes", "copy", "epoch", "cut", "complete",
-					     "mark" };
+	static const char *const names[] = {"?",     "write", "trim",     "zeroes", "copy",
+					    "epoch", "cut",   "complete", "mark"};
 
 	return kind < ARRAY_LEN(names) ? names[kind] : "?";
 }
@@ -29,7 +29,8 @@ static void print_superblock(const struct superblock *sb)
 {
 	printf("superblock role=%s index=%u group_number=%u flags=%s%s sequence=%llu devices=%u\n",
 	       sb->role == DEVICE_CACHE ? "cache" : "capacity", sb->index, sb->group_number,
-	       sb->flags & SUPERBLOCK_PENDING ? "pending " : "", sb->flags & SUPERBLOCK_RESETTING ? "resetting" : "",
+	       sb->flags & SUPERBLOCK_PENDING ? "pending " : "",
+	       sb->flags & SUPERBLOCK_RESETTING ? "resetting" : "",
 	       (unsigned long long)sb->sequence, sb->devices);
 	print_uuid("cluster", &sb->cluster);
 	print_uuid("node", &sb->node);
@@ -50,10 +51,11 @@ static void print_record(const struct log_record *lr)
 {
 	const struct record *r = &lr->r;
 
-	printf("    %s object=%llx gen=%u version=%u.%llu commit=%u.%llu block=%u+%u skip=%x payload=%u",
+	printf("    %s object=%llx gen=%u version=%u.%llu commit=%u.%llu block=%u+%u skip=%x "
+	       "payload=%u",
 	       kind_name(r->kind), (unsigned long long)lr->object, lr->gen, r->version.tenure,
-	       (unsigned long long)r->version.seq, r->commit.tenure, (unsigned long long)r->commit.seq,
-	       r->block, r->blocks, r->skip_mask, lr->fp_count);
+	       (unsigned long long)r->version.seq, r->commit.tenure,
+	       (unsigned long long)r->commit.seq, r->block, r->blocks, r->skip_mask, lr->fp_count);
 	if (r->attachment)
 		printf(" attachment=%u.%u request=%llu", r->attachment, r->attach_epoch,
 		       (unsigned long long)r->request);
@@ -63,8 +65,9 @@ static void print_record(const struct log_record *lr)
 static bool print_batch(const uint8_t *p, const struct log_batch_header *h, const uint8_t *payload,
 			bool verbose)
 {
-	struct reader in = reader_init(p + LOG_BATCH_HEADER_LEN,
-				       (size_t)h->header_blocks * BLOCK_SIZE - LOG_BATCH_HEADER_LEN);
+	struct reader in =
+		reader_init(p + LOG_BATCH_HEADER_LEN,
+			    (size_t)h->header_blocks * BLOCK_SIZE - LOG_BATCH_HEADER_LEN);
 	unsigned used = 0, bad = 0;
 
 	for (unsigned i = 0; i < h->records; i++) {
@@ -78,7 +81,8 @@ static bool print_batch(const uint8_t *p, const struct log_batch_header *h, cons
 		if (verbose)
 			print_record(&lr);
 		for (unsigned k = 0; k < lr.fp_count; k++)
-			bad += !fp128_equal(hash_block(payload + (size_t)(used + k) * BLOCK_SIZE), log_fp(fps, k));
+			bad += !fp128_equal(hash_block(payload + (size_t)(used + k) * BLOCK_SIZE),
+					    log_fp(fps, k));
 		used += lr.fp_count;
 	}
 	if (bad)
@@ -100,16 +104,20 @@ static bool inspect_segment(struct device *d, uint64_t off, uint8_t *buf, bool v
 
 	if (!rc)
 		rc = log_segment_decode(buf, &h);
-	if (rc == -ENODATA || (!rc && (!uuid_equal(&h.log, &sb->log) || h.incarnation != sb->log_incarnation)))
+	if (rc == -ENODATA ||
+	    (!rc && (!uuid_equal(&h.log, &sb->log) || h.incarnation != sb->log_incarnation)))
 		return true; /* never used, or of a former life */
 	if (rc) {
 		printf(" log segment at %llu: %s\n", (unsigned long long)off, err_name(rc));
 		return false;
 	}
-	printf(" log segment at %llu lane=%u/%u generation=%llx session=%llx first=%llu durable=%llu oldest=%llx "
-	       "kv=%llu\n", (unsigned long long)off, h.lane, h.lanes, (unsigned long long)h.generation,
+	printf(" log segment at %llu lane=%u/%u generation=%llx session=%llx first=%llu "
+	       "durable=%llu oldest=%llx "
+	       "kv=%llu\n",
+	       (unsigned long long)off, h.lane, h.lanes, (unsigned long long)h.generation,
 	       (unsigned long long)h.session, (unsigned long long)h.first_batch,
-	       (unsigned long long)h.durable, (unsigned long long)h.oldest, (unsigned long long)h.kv_commit);
+	       (unsigned long long)h.durable, (unsigned long long)h.oldest,
+	       (unsigned long long)h.kv_commit);
 	if (h.released) {
 		printf("  released\n");
 		return true;
@@ -118,7 +126,8 @@ static bool inspect_segment(struct device *d, uint64_t off, uint8_t *buf, bool v
 		const uint8_t *p = buf + (size_t)at * BLOCK_SIZE;
 
 		if (log_batch_peek(p, &b) || b.generation != h.generation || b.seq != seq ||
-		    at + b.header_blocks + b.payload_blocks > blocks || log_batch_verify(p, b.header_blocks, seed))
+		    at + b.header_blocks + b.payload_blocks > blocks ||
+		    log_batch_verify(p, b.header_blocks, seed))
 			break;
 		if (verbose)
 			printf("   batch %llu at block %u%s records=%u payload=%u durable=%llu\n",
@@ -129,7 +138,8 @@ static bool inspect_segment(struct device *d, uint64_t off, uint8_t *buf, bool v
 		if (b.seal)
 			break;
 	}
-	printf("  %llu batches, %u blocks, %u bad\n", (unsigned long long)(seq - h.first_batch), at, bad);
+	printf("  %llu batches, %u blocks, %u bad\n", (unsigned long long)(seq - h.first_batch), at,
+	       bad);
 	return !bad;
 }
 
@@ -168,5 +178,6 @@ int store_inspect(const char *path, bool verbose)
 
 	if (stat(path, &st))
 		return -errno;
-	return S_ISDIR(st.st_mode) ? tier_inspect_metadata(path, verbose) : inspect_device(path, verbose);
+	return S_ISDIR(st.st_mode) ? tier_inspect_metadata(path, verbose)
+				   : inspect_device(path, verbose);
 }

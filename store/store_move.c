@@ -46,7 +46,9 @@ static struct log_tail *find_again(const struct log_move *m)
 		struct log_tail *t = container_of(k, struct log_tail, link);
 
 		if (version_eq(t->r.version, m->version))
-			return t->pos != LOG_NONE && pos_seg(m->shard->store, t->pos) == m->seg ? t : NULL;
+			return t->pos != LOG_NONE && pos_seg(m->shard->store, t->pos) == m->seg
+				       ? t
+				       : NULL;
 	}
 	return NULL;
 }
@@ -76,7 +78,7 @@ static void on_appended(struct wait *w, int rc)
 	list_del(&copy->batch_link);
 	if (copy->fp_count) {
 		arena_put(&m->shard->arena, copy->fps, copy->fp_count * sizeof(*copy->fps));
-		counter_add(&m->shard->log_blocks, (uint64_t)-(int64_t)copy->fp_count);
+		counter_add(&m->shard->log_blocks, (uint64_t) - (int64_t)copy->fp_count);
 	}
 	arena_put(&m->shard->arena, copy, sizeof(*copy));
 	if (rc)
@@ -90,7 +92,7 @@ static int move_append(struct log_move *m)
 {
 	struct log_tail *t = find_again(m);
 	struct store_object *o = m->object;
-	struct log_record lr = { .object = o->id, .gen = o->gen };
+	struct log_record lr = {.object = o->id, .gen = o->gen};
 	struct batch *b;
 	int rc;
 
@@ -110,8 +112,8 @@ static int move_append(struct log_move *m)
 	m->copy->pos_in_batch = b->payload_blocks - lr.fp_count;
 	list_push_back(&b->records, &m->copy->batch_link);
 	m->append_done.resume = on_appended;
-	m->op = (struct store_append){ .wait = &m->append_done, .object = o, .batch = b->seq,
-				       .kind = APPEND_MOVE };
+	m->op = (struct store_append){
+		.wait = &m->append_done, .object = o, .batch = b->seq, .kind = APPEND_MOVE};
 	list_push_back(&b->ops, &m->op.link);
 	o->refs++;
 	return PENDING;
@@ -138,7 +140,8 @@ static void on_read(struct wait *w, int rc)
 static void move_next(struct log_move *m)
 {
 	struct shard *sh = m->shard;
-	struct log_tail *t = sh->stopping || store_failed(sh->store) ? NULL : find_in_segment(sh, m->seg);
+	struct log_tail *t =
+		sh->stopping || store_failed(sh->store) ? NULL : find_in_segment(sh, m->seg);
 	const uint8_t *ram;
 	int rc;
 

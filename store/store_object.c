@@ -36,7 +36,8 @@ static struct store_object *find_any(struct shard *sh, uint64_t id)
 	return NULL;
 }
 
-struct store_object *store_object_find(struct store *s, unsigned shard, uint64_t object, uint32_t gen)
+struct store_object *store_object_find(struct store *s, unsigned shard, uint64_t object,
+				       uint32_t gen)
 {
 	struct store_object *o = find_any(store_shard(s, shard), object);
 
@@ -149,7 +150,8 @@ void object_try_delete(struct store_object *o)
 		return;
 	d->started = true;
 	d->wait.resume = on_deleted;
-	rc = tier_object_delete(o->shard->store->tier, o->shard->index, o->id, o->gen, &d->work, &d->wait);
+	rc = tier_object_delete(o->shard->store->tier, o->shard->index, o->id, o->gen, &d->work,
+				&d->wait);
 	if (rc != PENDING)
 		on_deleted(&d->wait, rc);
 }
@@ -233,11 +235,11 @@ static void on_create(struct wait *w, int rc)
 static int create_put(struct object_create *c)
 {
 	struct store *s = c->shard->store;
-	struct stored_header st = { .born = atomic_load(&s->generation) };
-	struct retry_table none = { 0 };
+	struct stored_header st = {.born = atomic_load(&s->generation)};
+	struct retry_table none = {0};
 
 	c->header = writer_init_heap();
-	stored_header_encode(&st, &none, (struct version){ 0 }, &c->header);
+	stored_header_encode(&st, &none, (struct version){0}, &c->header);
 	return tier_object_put(s->tier, c->shard->index, c->op->id, c->op->gen, c->op->volume,
 			       c->header.data, c->header.len, &c->work, &c->wait);
 }
@@ -250,7 +252,7 @@ int store_object_create(struct store *s, unsigned shard, struct store_create *op
 	struct object_create *c;
 	int rc;
 
-	*op = (struct store_create){ .wait = w, .id = id, .gen = gen, .volume = volume };
+	*op = (struct store_create){.wait = w, .id = id, .gen = gen, .volume = volume};
 	if (store_failed(s))
 		return store_failed(s);
 	if (sh->stopping)

@@ -21,7 +21,7 @@ struct pages_op {
 	enum pages_kind kind;
 	void *op;
 	uint32_t next, first, count; /* pages */
-	uint64_t destages;	     /* of the object when this round began */
+	uint64_t destages;           /* of the object when this round began */
 	bool must_exist, asked;
 	struct tier_page get;
 	/* versions */
@@ -39,8 +39,10 @@ struct pages_op {
 
 static bool in_region(struct pages_op *p, uint32_t page)
 {
-	return tier_region_mask(p->shard->store->tier, p->shard->index, p->object->id, page / REGION_PAGES) >>
-		       page % REGION_PAGES & 1;
+	return tier_region_mask(p->shard->store->tier, p->shard->index, p->object->id,
+				page / REGION_PAGES) >>
+		       page % REGION_PAGES &
+	       1;
 }
 
 static bool tail_touches(const struct record *r, uint32_t page)
@@ -82,7 +84,8 @@ static bool wants(struct pages_op *p, uint32_t page)
 		return true;
 	if (p->kind == PAGES_VERSIONS)
 		return in_region(p, page);
-	if (!(p->touched[(page - p->first) / 64] >> (page - p->first) % 64 & 1) || !in_region(p, page))
+	if (!(p->touched[(page - p->first) / 64] >> (page - p->first) % 64 & 1) ||
+	    !in_region(p, page))
 		return false;
 	n = page_find(p->shard, p->object, page);
 	return !n || !n->base_known || n->unchecked;
@@ -263,9 +266,10 @@ static void begin(struct pages_op *p)
 }
 
 /* The version that the tier's fold has for the page now; false: not known. */
-static bool fold_base(struct pages_op *p, const struct page_node *n, uint32_t page, struct version *base)
+static bool fold_base(struct pages_op *p, const struct page_node *n, uint32_t page,
+		      struct version *base)
 {
-	*base = (struct version){ 0 };
+	*base = (struct version){0};
 	if (!in_region(p, page))
 		return true;
 	if (n) {
@@ -288,7 +292,8 @@ static int finish_folds(struct pages_op *p)
 
 	mark_touched(p);
 	for (uint32_t i = 0; i < op->regions; i++)
-		op->folds[i] = tier_region_fold(sh->store->tier, sh->index, p->object->id, op->first_region + i);
+		op->folds[i] = tier_region_fold(sh->store->tier, sh->index, p->object->id,
+						op->first_region + i);
 	for (uint32_t i = 0; i < p->count; i++) {
 		uint64_t *fold = &op->folds[i / REGION_PAGES];
 		struct version base, now;
@@ -317,7 +322,8 @@ int store_folds(struct store_object *o, struct store_folds *op, struct wait *w)
 	op->wait = w;
 	if (op->regions > OBJECT_BLOCKS_MAX / REGION_BLOCKS)
 		return -ERR_INVALID;
-	return pages_start(o, PAGES_FOLDS, op, op->first_region * REGION_PAGES, op->regions * REGION_PAGES, w);
+	return pages_start(o, PAGES_FOLDS, op, op->first_region * REGION_PAGES,
+			   op->regions * REGION_PAGES, w);
 }
 
 /* ---- Versions ---- */
@@ -373,7 +379,9 @@ static int finish_manifest(struct pages_op *p)
 	page_view(n, &view);
 	if (n && n->unchecked)
 		page_view_prune(&view, map);
-	op->version = !n ? map->version : n->unchecked ? version_max(map->version, n->version) : n->version;
+	op->version = !n             ? map->version
+		      : n->unchecked ? version_max(map->version, n->version)
+				     : n->version;
 	op->data = op->hole = op->zero = op->damaged = 0;
 	for (unsigned b = 0; b < PAGE_BLOCKS; b++) {
 		unsigned kind = view.kind[b];

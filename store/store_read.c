@@ -80,8 +80,10 @@ static int look(struct read_op *r)
 	r->have_map = !all || r->unchecked;
 	if (!r->have_map)
 		return 0;
-	r->must_exist = tier_region_mask(sh->store->tier, sh->index, r->object->id, r->page / REGION_PAGES) >>
-				r->page % REGION_PAGES & 1;
+	r->must_exist = tier_region_mask(sh->store->tier, sh->index, r->object->id,
+					 r->page / REGION_PAGES) >>
+				r->page % REGION_PAGES &
+			1;
 	r->map.fresh = false;
 	r->map.object = r->object->id;
 	r->map.page = r->page;
@@ -161,12 +163,14 @@ static int read_log(struct read_op *r)
 			continue;
 		}
 		while (b + n < stop && r->view.kind[b + n] == MAP_RAW &&
-		       r->view.pos[b + n] == r->view.pos[b] + n && !lane_ram(&sh->lane, r->view.pos[b + n]))
+		       r->view.pos[b + n] == r->view.pos[b] + n &&
+		       !lane_ram(&sh->lane, r->view.pos[b + n]))
 			n++;
 		counter_add(&sh->device_read, (uint64_t)n * BLOCK_SIZE);
-		join_settle(&r->join, io_read(sh->loop, &r->io[r->ios++], pos_device(s, r->view.pos[b])->fd, to,
-					      (size_t)n * BLOCK_SIZE, pos_off(s, r->view.pos[b]),
-					      join_arm(&r->join)));
+		join_settle(&r->join,
+			    io_read(sh->loop, &r->io[r->ios++], pos_device(s, r->view.pos[b])->fd,
+				    to, (size_t)n * BLOCK_SIZE, pos_off(s, r->view.pos[b]),
+				    join_arm(&r->join)));
 		b += n;
 	}
 	r->log_next = b;
@@ -189,7 +193,8 @@ static void verify_log(struct read_op *r, int io_rc)
 			 "object=%llx block=%u device=%s offset=%llu io=%s",
 			 (unsigned long long)r->object->id, r->page * PAGE_BLOCKS + b,
 			 pos_device(r->shard->store, r->view.pos[b])->path,
-			 (unsigned long long)pos_off(r->shard->store, r->view.pos[b]), err_name(io_rc));
+			 (unsigned long long)pos_off(r->shard->store, r->view.pos[b]),
+			 err_name(io_rc));
 	}
 }
 
@@ -197,7 +202,8 @@ static bool from_tier(const struct read_op *r, unsigned b)
 {
 	unsigned kind = map_kind_of(r, b);
 
-	return r->view.kind[b] == VIEW_NONE && kind != MAP_HOLE && kind != MAP_ZERO && kind != MAP_DAMAGED;
+	return r->view.kind[b] == VIEW_NONE && kind != MAP_HOLE && kind != MAP_ZERO &&
+	       kind != MAP_DAMAGED;
 }
 
 /* The next run of blocks that the tier must bring; false: none is left. */
@@ -210,8 +216,11 @@ static bool next_tier_run(struct read_op *r)
 	while (b + n < stop && from_tier(r, b + n))
 		n++;
 	r->tier_next = b + n;
-	r->tier = (struct tier_read){ .object = r->object->id, .page = r->page, .first = b, .count = n,
-				      .map = &r->map.out };
+	r->tier = (struct tier_read){.object = r->object->id,
+				     .page = r->page,
+				     .first = b,
+				     .count = n,
+				     .map = &r->map.out};
 	if (!n)
 		return false;
 	r->tier.dest = r->op->dest + (size_t)slot(r, b) * BLOCK_SIZE;
@@ -294,7 +303,8 @@ static int read_run(struct read_op *r, int rc)
 				return read_finish(r, rc);
 			rc = 0;
 			if (next_tier_run(r)) {
-				rc = tier_read(r->shard->store->tier, r->shard->index, &r->tier, &r->wait);
+				rc = tier_read(r->shard->store->tier, r->shard->index, &r->tier,
+					       &r->wait);
 				break;
 			}
 			r->at += r->count;

@@ -81,15 +81,17 @@ again:
 	}
 	if (b->reading) {
 		b->seq++;
-		s->read = (struct store_read){ .block = (uint32_t)(hash_u64(b->seq) % 16384), .blocks = 1,
-					       .dest = s->dest };
+		s->read = (struct store_read){.block = (uint32_t)(hash_u64(b->seq) % 16384),
+					      .blocks = 1,
+					      .dest = s->dest};
 		rc = store_read(b->o, &s->read, &s->wait);
 	} else {
 		r = rec_write(1, store_last(b->o).seq + 1, (uint32_t)(hash_u64(b->seq) % 16384), 1);
 		rc = store_append(b->o, &s->op, &r, b->block, &b->fp, &s->wait);
 		if (rc == -ERR_LIMIT) {
 			if (!b->held++)
-				EXPECT_RC(store_wait_space(b->r.store, 0, &b->link, &b->space), PENDING);
+				EXPECT_RC(store_wait_space(b->r.store, 0, &b->link, &b->space),
+					  PENDING);
 			return;
 		}
 		b->seq++;
@@ -146,9 +148,12 @@ TEST(bench, log)
 			rig_call(&b.r, 0, run, &b);
 			rig_call(&b.r, 0, now, &t1);
 			store_stats(b.r.store, &st1);
-			printf("%s depth %u: %.2f us CPU each (loop thread, kernel included); %llu bytes written each\n",
+			printf("%s depth %u: %.2f us CPU each (loop thread, kernel included); %llu "
+			       "bytes written each\n",
 			       b.reading ? "read" : "append", b.depth, (t1 - t0) / (double)b.total,
-			       (unsigned long long)((st1.device_written_bytes - st0.device_written_bytes) / b.total));
+			       (unsigned long long)((st1.device_written_bytes -
+						     st0.device_written_bytes) /
+						    b.total));
 			if (b.reading)
 				break;
 		}

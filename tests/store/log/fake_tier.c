@@ -46,11 +46,26 @@ static atomic_bool full, paused;
 static atomic_uint headers;
 static _Atomic uint64_t commits;
 
-void fake_tier_set_full(bool on) { full = on; }
-void fake_tier_set_paused(bool on) { paused = on; }
-unsigned fake_tier_headers(void) { return headers; }
-bool fake_tier_is_fake(void) { return true; }
-uint64_t fake_tier_commits(void) { return commits; }
+void fake_tier_set_full(bool on)
+{
+	full = on;
+}
+void fake_tier_set_paused(bool on)
+{
+	paused = on;
+}
+unsigned fake_tier_headers(void)
+{
+	return headers;
+}
+bool fake_tier_is_fake(void)
+{
+	return true;
+}
+uint64_t fake_tier_commits(void)
+{
+	return commits;
+}
 
 static struct db *db_get(const char *dir)
 {
@@ -108,7 +123,8 @@ static struct fobject *object_get(struct db *d, uint64_t id)
 	return NULL;
 }
 
-static void object_put(struct db *d, uint64_t id, uint32_t gen, uint32_t volume, const void *h, size_t len)
+static void object_put(struct db *d, uint64_t id, uint32_t gen, uint32_t volume, const void *h,
+		       size_t len)
 {
 	struct fobject *o = object_get(d, id);
 
@@ -188,8 +204,13 @@ int tier_start(struct tier *t, struct loop *const *loops, unsigned shards)
 	return 0;
 }
 
-void tier_stop(struct tier *t) {}
-void tier_close(struct tier *t) { free(t); }
+void tier_stop(struct tier *t)
+{
+}
+void tier_close(struct tier *t)
+{
+	free(t);
+}
 
 int tier_format(const struct tier_config *cfg)
 {
@@ -205,8 +226,11 @@ uint64_t tier_kv_commit(const struct tier *t)
 void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg)
 {
 	for (struct fobject *o = t->db->objects; o; o = o->next) {
-		struct tier_object to = { .id = o->id, .gen = o->gen, .volume = o->volume,
-					  .header = o->header, .header_len = o->len };
+		struct tier_object to = {.id = o->id,
+					 .gen = o->gen,
+					 .volume = o->volume,
+					 .header = o->header,
+					 .header_len = o->len};
 
 		fn(arg, &to);
 	}
@@ -266,7 +290,8 @@ static const uint8_t *read_block(const struct destage_block *b, const struct des
 		return window + (b->log_off - off);
 	if (!window)
 		window = xalloc_aligned(BLOCK_SIZE, PAGE_BLOCKS * BLOCK_SIZE);
-	while (n < PAGE_BLOCKS && b + n < end && b[n].kind == MAP_RAW && b[n].log_device == b->log_device &&
+	while (n < PAGE_BLOCKS && b + n < end && b[n].kind == MAP_RAW &&
+	       b[n].log_device == b->log_device &&
 	       b[n].log_off == b->log_off + (uint64_t)n * BLOCK_SIZE)
 		n++;
 	len = 0;
@@ -278,8 +303,8 @@ static const uint8_t *read_block(const struct destage_block *b, const struct des
 	return window;
 }
 
-static void put_block(struct fpage *p, const struct destage_block *b, const struct destage_block *end,
-		      uint64_t *damaged)
+static void put_block(struct fpage *p, const struct destage_block *b,
+		      const struct destage_block *end, uint64_t *damaged)
 {
 	const uint8_t *from;
 	uint64_t bit = 1ull << b->index;
@@ -288,7 +313,7 @@ static void put_block(struct fpage *p, const struct destage_block *b, const stru
 	free(p->data[b->index]);
 	p->data[b->index] = NULL;
 	p->map.mask |= bit;
-	*e = (struct map_entry){ .word = b->kind };
+	*e = (struct map_entry){.word = b->kind};
 	if (b->kind == MAP_HOLE)
 		p->map.mask &= ~bit;
 	if (b->kind != MAP_RAW)
@@ -325,8 +350,8 @@ static void destage_now(struct tier *t, struct destage_batch *b)
 			p->page = dp->page;
 		}
 		if (version_cmp(dp->version, p->map.version) < 0)
-			test_failed(__FILE__, __LINE__, "page %u would go back from %llu to %llu", dp->page,
-				    (unsigned long long)p->map.version.seq,
+			test_failed(__FILE__, __LINE__, "page %u would go back from %llu to %llu",
+				    dp->page, (unsigned long long)p->map.version.seq,
 				    (unsigned long long)dp->version.seq);
 		p->map.version = dp->version;
 		read_block(NULL, NULL);
@@ -379,7 +404,7 @@ int tier_page_get(struct tier *t, unsigned shard, struct tier_page *op, struct w
 	get_now(t, op);
 	if (rng_chance(loop_rng(t->loops[shard]), 0.5))
 		return 0;
-	later(t, t->loops[shard], &(struct later){ .get = op, .wait = w });
+	later(t, t->loops[shard], &(struct later){.get = op, .wait = w});
 	return PENDING;
 }
 
@@ -435,13 +460,13 @@ int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait 
 	pthread_mutex_unlock(&lock);
 	if (rng_chance(loop_rng(t->loops[shard]), 0.5))
 		return 0;
-	later(t, t->loops[shard], &(struct later){ .wait = w });
+	later(t, t->loops[shard], &(struct later){.wait = w});
 	return PENDING;
 }
 
 void tier_destage(struct tier *t, struct destage_batch *b)
 {
-	later(t, b->loop, &(struct later){ .batch = b });
+	later(t, b->loop, &(struct later){.batch = b});
 }
 
 void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry)
@@ -468,12 +493,12 @@ int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t ge
 	pthread_mutex_lock(&lock);
 	object_put(t->db, object, gen, volume, header, len);
 	pthread_mutex_unlock(&lock);
-	later(t, t->loops[shard], &(struct later){ .wait = w });
+	later(t, t->loops[shard], &(struct later){.wait = w});
 	return PENDING;
 }
 
-int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, struct work *scratch,
-		       struct wait *w)
+int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
+		       struct work *scratch, struct wait *w)
 {
 	struct fobject **o;
 
@@ -499,11 +524,22 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 			page_free(gone);
 		}
 	pthread_mutex_unlock(&lock);
-	later(t, t->loops[shard], &(struct later){ .wait = w });
+	later(t, t->loops[shard], &(struct later){.wait = w});
 	return PENDING;
 }
 
-uint64_t tier_free_bytes(const struct tier *t) { return 1ull << 30; }
-void tier_stats(const struct tier *t, struct store_stats *out) {}
-int tier_inspect_metadata(const char *dir, bool verbose) { return 0; }
-int tier_inspect_segments(struct device *d, bool verbose) { return 0; }
+uint64_t tier_free_bytes(const struct tier *t)
+{
+	return 1ull << 30;
+}
+void tier_stats(const struct tier *t, struct store_stats *out)
+{
+}
+int tier_inspect_metadata(const char *dir, bool verbose)
+{
+	return 0;
+}
+int tier_inspect_segments(struct device *d, bool verbose)
+{
+	return 0;
+}

@@ -3,11 +3,23 @@
 #include "tests/store/log/fake_tier.h"
 #include "tests/lib/test.h"
 
-bool fake_tier_is_fake(void) { return false; }
-void fake_tier_set_full(bool full) {}
-void fake_tier_set_paused(bool paused) {}
-unsigned fake_tier_headers(void) { return 1; }
-void fake_tier_drop(const char *dir) {}
+bool fake_tier_is_fake(void)
+{
+	return false;
+}
+void fake_tier_set_full(bool full)
+{
+}
+void fake_tier_set_paused(bool paused)
+{
+}
+unsigned fake_tier_headers(void)
+{
+	return 1;
+}
+void fake_tier_drop(const char *dir)
+{
+}
 
 void fake_tier_copy(const char *from, const char *to)
 {

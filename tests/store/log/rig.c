@@ -30,7 +30,7 @@ void rig_make(struct rig *r, const char *name, unsigned capacity, bool cache, ui
 {
 	struct store_format f;
 
-	*r = (struct rig){ .count = capacity + cache, .cache = cache, .index_bytes = 64u << 20 };
+	*r = (struct rig){.count = capacity + cache, .cache = cache, .index_bytes = 64u << 20};
 	name_files(r, name);
 	for (unsigned i = 0; i < r->count; i++)
 		make_file(r->paths[i], bytes);
@@ -38,19 +38,29 @@ void rig_make(struct rig *r, const char *name, unsigned capacity, bool cache, ui
 	uuid_make(&r->cluster);
 	uuid_make(&r->node);
 	uuid_make(&r->group);
-	f = (struct store_format){ .cluster = r->cluster, .node = r->node, .group = r->group,
-				   .group_incarnation = 1, .capacity = r->names, .capacity_count = capacity,
-				   .cache = cache ? r->names[capacity] : NULL, .metadata_dir = r->meta };
+	f = (struct store_format){.cluster = r->cluster,
+				  .node = r->node,
+				  .group = r->group,
+				  .group_incarnation = 1,
+				  .capacity = r->names,
+				  .capacity_count = capacity,
+				  .cache = cache ? r->names[capacity] : NULL,
+				  .metadata_dir = r->meta};
 	EXPECT_OK(store_format(&f));
 	EXPECT_OK(store_finalize(r->names, r->count, &r->group, 7));
 }
 
 int rig_open(struct rig *r, unsigned shards)
 {
-	struct store_config cfg = { .devices = r->names, .device_count = r->count, .metadata_dir = r->meta,
-				    .cluster = r->cluster, .node = r->node, .shards = shards,
-				    .page_cache_bytes = 1 << 20, .block_cache_bytes = 1 << 20,
-				    .log_index_bytes = r->index_bytes };
+	struct store_config cfg = {.devices = r->names,
+				   .device_count = r->count,
+				   .metadata_dir = r->meta,
+				   .cluster = r->cluster,
+				   .node = r->node,
+				   .shards = shards,
+				   .page_cache_bytes = 1 << 20,
+				   .block_cache_bytes = 1 << 20,
+				   .log_index_bytes = r->index_bytes};
 	int rc = store_open(&cfg, &r->store);
 
 	if (rc)
@@ -109,7 +119,7 @@ static void call_begin(struct post *p)
 
 int rig_call(struct rig *r, unsigned shard, int (*fn)(void *arg, struct wait *w), void *arg)
 {
-	struct call c = { .fn = fn, .arg = arg };
+	struct call c = {.fn = fn, .arg = arg};
 
 	c.post.fn = call_begin;
 	c.wait.resume = call_end;
@@ -166,7 +176,7 @@ static int do_find(void *arg, struct wait *w)
 
 struct store_object *rig_object(struct rig *r, uint64_t id, uint32_t gen)
 {
-	struct args a = { .r = r, .id = id, .gen = gen };
+	struct args a = {.r = r, .id = id, .gen = gen};
 
 	rig_call(r, shard_of(r, id), do_find, &a);
 	return a.object;
@@ -176,12 +186,13 @@ static int do_create(void *arg, struct wait *w)
 {
 	struct args *a = arg;
 
-	return store_object_create(a->r->store, shard_of(a->r, a->id), &a->create, a->id, a->gen, 1, w);
+	return store_object_create(a->r->store, shard_of(a->r, a->id), &a->create, a->id, a->gen, 1,
+				   w);
 }
 
 int rig_create(struct rig *r, uint64_t id, uint32_t gen)
 {
-	struct args a = { .r = r, .id = id, .gen = gen };
+	struct args a = {.r = r, .id = id, .gen = gen};
 
 	return rig_call(r, shard_of(r, id), do_create, &a);
 }
@@ -202,7 +213,7 @@ static int do_append(void *arg, struct wait *w)
 
 int rig_append(struct rig *r, uint64_t id, const struct record *rec, uint64_t seed)
 {
-	struct args a = { .r = r, .id = id, .rec = rec, .seed = seed };
+	struct args a = {.r = r, .id = id, .rec = rec, .seed = seed};
 
 	return rig_call(r, shard_of(r, id), do_append, &a);
 }
@@ -217,7 +228,7 @@ static int do_header(void *arg, struct wait *w)
 int rig_header(struct rig *r, uint64_t id, enum record_kind kind, const struct object_header *h,
 	       struct version cut)
 {
-	struct args a = { .r = r, .id = id, .kind = kind, .h = h, .version = cut };
+	struct args a = {.r = r, .id = id, .kind = kind, .h = h, .version = cut};
 
 	return rig_call(r, shard_of(r, id), do_header, &a);
 }
@@ -232,7 +243,7 @@ static int do_commit(void *arg, struct wait *w)
 
 void rig_commit(struct rig *r, uint64_t id, uint32_t tenure, uint64_t seq)
 {
-	struct args a = { .r = r, .id = id, .version = { tenure, seq } };
+	struct args a = {.r = r, .id = id, .version = {tenure, seq}};
 
 	rig_call(r, shard_of(r, id), do_commit, &a);
 }
@@ -247,9 +258,9 @@ static int do_read(void *arg, struct wait *w)
 int rig_read(struct rig *r, uint64_t id, uint32_t block, uint32_t blocks, uint8_t *dest,
 	     struct store_read *op)
 {
-	struct args a = { .r = r, .id = id, .read = op };
+	struct args a = {.r = r, .id = id, .read = op};
 
-	*op = (struct store_read){ .block = block, .blocks = blocks, .dest = dest };
+	*op = (struct store_read){.block = block, .blocks = blocks, .dest = dest};
 	return rig_call(r, shard_of(r, id), do_read, &a);
 }
 
@@ -262,7 +273,7 @@ static int do_flush(void *arg, struct wait *w)
 
 int rig_flush(struct rig *r)
 {
-	struct args a = { .r = r };
+	struct args a = {.r = r};
 
 	return rig_call(r, 0, do_flush, &a);
 }
@@ -277,7 +288,7 @@ static int do_last(void *arg, struct wait *w)
 
 struct version rig_last(struct rig *r, uint64_t id)
 {
-	struct args a = { .r = r, .id = id };
+	struct args a = {.r = r, .id = id};
 
 	rig_call(r, shard_of(r, id), do_last, &a);
 	return a.version;
@@ -293,7 +304,7 @@ static int do_known(void *arg, struct wait *w)
 
 struct version rig_known(struct rig *r, uint64_t id)
 {
-	struct args a = { .r = r, .id = id };
+	struct args a = {.r = r, .id = id};
 
 	rig_call(r, shard_of(r, id), do_known, &a);
 	return a.version;
@@ -311,14 +322,14 @@ void block_fill(uint8_t *p, uint64_t seed, uint32_t b)
 
 struct record rec_write(uint32_t tenure, uint64_t seq, uint32_t block, uint32_t blocks)
 {
-	return (struct record){ .kind = RECORD_WRITE, .version = { tenure, seq }, .block = block,
-				.blocks = blocks };
+	return (struct record){
+		.kind = RECORD_WRITE, .version = {tenure, seq}, .block = block, .blocks = blocks};
 }
 
 void expect_block(struct rig *r, uint64_t id, uint32_t block, uint64_t seed)
 {
 	CLEANUP(free_ptr) uint8_t *got = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
-	uint8_t want[BLOCK_SIZE] = { 0 };
+	uint8_t want[BLOCK_SIZE] = {0};
 	struct store_read op;
 
 	memset(got, 0xee, BLOCK_SIZE);
@@ -331,7 +342,8 @@ void expect_block(struct rig *r, uint64_t id, uint32_t block, uint64_t seed)
 		block_fill(other, s, 0);
 		if (!memcmp(got, other, BLOCK_SIZE))
 			fprintf(stderr, "object %llu block %u holds write %llu, expected %llu\n",
-				(unsigned long long)id, block, (unsigned long long)s, (unsigned long long)seed);
+				(unsigned long long)id, block, (unsigned long long)s,
+				(unsigned long long)seed);
 	}
 	EXPECT_MEM(got, want, BLOCK_SIZE);
 	EXPECT(fp128_equal(op.fps[0], hash_block(want)));
@@ -406,7 +418,8 @@ static void halt_fn(struct post *p)
 		;
 }
 
-void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(void *arg), void *arg)
+void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(void *arg),
+		    void *arg)
 {
 	struct halt halts[SHARDS_MAX];
 	sem_t halted, go;
@@ -417,7 +430,7 @@ void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(
 	sem_init(&halted, 0, 0);
 	sem_init(&go, 0, 0);
 	for (unsigned i = 0; i < r->shards; i++) {
-		halts[i] = (struct halt){ .post.fn = halt_fn, .halted = &halted, .go = &go };
+		halts[i] = (struct halt){.post.fn = halt_fn, .halted = &halted, .go = &go};
 		loop_post(r->loops[i], &halts[i].post);
 	}
 	for (unsigned i = 0; i < r->shards; i++)

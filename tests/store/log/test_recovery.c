@@ -81,7 +81,7 @@ TEST(recovery, torn_header_is_cut)
 {
 	struct rig r;
 	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = { 0 };
+	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "torn2");
 	rig_poke(&r, 0, find_batch(&r, 0, 10, &h), zero, sizeof(zero));
@@ -95,7 +95,7 @@ TEST(recovery, nothing_behind_a_tear_returns)
 {
 	struct rig r;
 	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = { 0 }, keep[2 * BLOCK_SIZE];
+	uint8_t zero[BLOCK_SIZE] = {0}, keep[2 * BLOCK_SIZE];
 	uint64_t nine, ten;
 
 	ten_writes(&r, "tear");
@@ -130,7 +130,7 @@ TEST(recovery, damage_below_durable_is_told)
 {
 	struct rig r;
 	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = { 0 };
+	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "damage");
 	rig_poke(&r, 0, find_batch(&r, 0, 5, &h), zero, sizeof(zero));
@@ -144,7 +144,8 @@ TEST(recovery, damage_below_durable_is_told)
 	}
 	/* Filled again, the replica is whole, and stays so. */
 	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE,
-			     &(struct object_header){ .seen = 1, .commit = { 1, 10 } }, (struct version){ 1, 10 }));
+			     &(struct object_header){.seen = 1, .commit = {1, 10}},
+			     (struct version){1, 10}));
 	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
 	rig_close(&r);
 	EXPECT_OK(rig_open(&r, 1));
@@ -159,7 +160,7 @@ TEST(recovery, decay_of_what_was_believed_is_damage)
 {
 	struct rig r;
 	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = { 0 };
+	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "decay");
 	EXPECT_OK(rig_open(&r, 1));
@@ -198,7 +199,7 @@ TEST(recovery, decayed_payload_is_not_served)
 /* Other shard counts: objects move to other lanes, the old ones empty first. */
 TEST(recovery, other_shard_counts)
 {
-	static const unsigned counts[] = { 2, 4, 1, 2, 1, 4 };
+	static const unsigned counts[] = {2, 4, 1, 2, 1, 4};
 	struct rig r;
 	uint64_t seq = 0;
 
@@ -280,7 +281,7 @@ TEST(recovery, crash_copies)
 
 			seq++;
 			rec = rec_write(1, seq, (uint32_t)(seq % 40), 1);
-			rec.commit = (struct version){ 1, seq - 1 };
+			rec.commit = (struct version){1, seq - 1};
 			EXPECT_OK(rig_append(&r, 2, &rec, seq));
 		}
 		if (i % 2)

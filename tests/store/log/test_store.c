@@ -65,18 +65,18 @@ TEST(store, append_commit_read)
 TEST(store, reopen_keeps_all)
 {
 	struct rig r;
-	struct object_header h = { .seen = 3, .epoch_count = 1, .epochs = { { 3, 1 } } };
+	struct object_header h = {.seen = 3, .epoch_count = 1, .epochs = {{3, 1}}};
 	struct record rec = rec_write(3, 1, 0, 8);
 
 	rig_make(&r, "reopen", 1, true, 192 * MIB);
 	EXPECT_OK(rig_open(&r, 2));
 	for (uint64_t id = 2; id < 4; id++) {
 		EXPECT_OK(rig_create(&r, id, 5));
-		EXPECT_OK(rig_header(&r, id, RECORD_EPOCH, &h, (struct version){ 0 }));
+		EXPECT_OK(rig_header(&r, id, RECORD_EPOCH, &h, (struct version){0}));
 		EXPECT_OK(rig_append(&r, id, &rec, id));
 	}
 	rec = rec_write(3, 2, 4, 1);
-	rec.commit = (struct version){ 3, 1 };
+	rec.commit = (struct version){3, 1};
 	rec.attachment = 9;
 	rec.attach_epoch = 1;
 	rec.request = 41;
@@ -109,14 +109,14 @@ TEST(store, reopen_keeps_all)
 TEST(store, cut_drops_the_tail)
 {
 	struct rig r;
-	struct object_header h = { .seen = 1, .epoch_count = 1, .epochs = { { 1, 1 } } };
+	struct object_header h = {.seen = 1, .epoch_count = 1, .epochs = {{1, 1}}};
 	struct record rec;
 	struct version v;
 
 	rig_make(&r, "cut", 1, false, 192 * MIB);
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_OK(rig_create(&r, 2, 1));
-	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){ 0 }));
+	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
 	for (uint64_t s = 1; s <= 5; s++) {
 		rec = rec_write(1, s, 0, 1);
 		rec.attachment = 1;
@@ -126,10 +126,10 @@ TEST(store, cut_drops_the_tail)
 	}
 	rig_commit(&r, 2, 1, 2);
 	h.seen = 2;
-	EXPECT_RC(rig_header(&r, 2, RECORD_CUT, &h, (struct version){ 1, 1 }), -ERR_DIVERGED);
+	EXPECT_RC(rig_header(&r, 2, RECORD_CUT, &h, (struct version){1, 1}), -ERR_DIVERGED);
 	h.epoch_count = 2;
-	h.epochs[1] = (struct epoch_entry){ 2, 4 };
-	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){ 1, 3 }));
+	h.epochs[1] = (struct epoch_entry){2, 4};
+	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){1, 3}));
 	EXPECT_EQ(rig_last(&r, 2).seq, 3);
 	EXPECT_EQ(store_durable(rig_object(&r, 2, 1)).seq, 3);
 	EXPECT_EQ(store_retry_lookup(rig_object(&r, 2, 1), 1, 1, 4, &v), RETRY_NEW);
@@ -145,7 +145,7 @@ TEST(store, cut_drops_the_tail)
 	expect_block(&r, 2, 0, 3);
 	expect_block(&r, 2, 1, 204);
 	h.seen = 1;
-	EXPECT_RC(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){ 0 }), -ERR_STALE);
+	EXPECT_RC(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}), -ERR_STALE);
 	rig_close(&r);
 }
 
@@ -190,7 +190,7 @@ static int do_pool(void *arg, struct wait *w)
 TEST(store, tail_is_read_back)
 {
 	struct rig r;
-	struct tail_args a = { .r = &r };
+	struct tail_args a = {.r = &r};
 	struct record rec;
 
 	rig_make(&r, "tail", 1, false, 192 * MIB);
@@ -204,9 +204,9 @@ TEST(store, tail_is_read_back)
 	}
 	rig_commit(&r, 2, 1, 1);
 	rig_call(&r, 0, do_pool, &a);
-	a.after = (struct version){ 0, 0 };
+	a.after = (struct version){0, 0};
 	EXPECT_RC(rig_call(&r, 0, do_tail, &a), -ERR_STALE);
-	a.after = (struct version){ 1, 1 };
+	a.after = (struct version){1, 1};
 	for (uint64_t s = 2; s <= 4; s++) {
 		uint8_t want[BLOCK_SIZE];
 
@@ -252,7 +252,8 @@ static int do_folds(void *arg, struct wait *w)
 {
 	struct pages_args *a = arg;
 
-	a->folds = (struct store_folds){ .folds = a->fold, .regions = 2, .uncommitted = a->uncommitted };
+	a->folds =
+		(struct store_folds){.folds = a->fold, .regions = 2, .uncommitted = a->uncommitted};
 	return store_folds(store_object_find(a->r->store, 0, 2, 1), &a->folds, w);
 }
 
@@ -265,13 +266,13 @@ static int do_manifest(void *arg, struct wait *w)
 
 static uint64_t term(uint32_t page, uint32_t tenure, uint64_t seq)
 {
-	return store_fold_term(page, (struct version){ tenure, seq });
+	return store_fold_term(page, (struct version){tenure, seq});
 }
 
 TEST(store, versions_folds_manifest)
 {
 	struct rig r;
-	struct pages_args a = { .r = &r };
+	struct pages_args a = {.r = &r};
 	struct record rec;
 	uint8_t want[BLOCK_SIZE];
 
@@ -295,7 +296,8 @@ TEST(store, versions_folds_manifest)
 		}
 		a.uncommitted = false;
 		EXPECT_OK(rig_call(&r, 0, do_folds, &a));
-		EXPECT(a.fold[0] == (destaged == 2 ? term(0, 1, 4) ^ term(3, 1, 3) : term(0, 1, 1)));
+		EXPECT(a.fold[0] ==
+		       (destaged == 2 ? term(0, 1, 4) ^ term(3, 1, 3) : term(0, 1, 1)));
 		EXPECT(a.fold[1] == term(64, 1, 2));
 		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
 		EXPECT_EQ(a.versions.versions[0].seq, destaged == 2 ? 4 : 1);
@@ -327,7 +329,7 @@ TEST(store, versions_folds_manifest)
 TEST(store, skip_and_copy)
 {
 	struct rig r;
-	struct pages_args a = { .r = &r };
+	struct pages_args a = {.r = &r};
 	struct record rec = rec_write(1, 10, 60, 8); /* pages 0 and 1 */
 	uint8_t want[BLOCK_SIZE];
 
@@ -335,7 +337,7 @@ TEST(store, skip_and_copy)
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_OK(rig_create(&r, 2, 1));
 	rec.skip_mask = 1;
-	rec.commit = (struct version){ 1, 9 };
+	rec.commit = (struct version){1, 9};
 	EXPECT_OK(rig_append(&r, 2, &rec, 10));
 	EXPECT_EQ(rig_known(&r, 2).seq, 9);
 	rig_commit(&r, 2, 1, 10);
@@ -344,8 +346,13 @@ TEST(store, skip_and_copy)
 	EXPECT_OK(rig_call(&r, 0, do_versions, &a));
 	EXPECT_EQ(a.versions.versions[0].seq, 0);
 	EXPECT_EQ(a.versions.versions[1].seq, 10);
-	rec = (struct record){ .kind = RECORD_COPY, .version = { 1, 8 }, .block = 0, .blocks = 64,
-			       .copy_data = 6, .copy_zero = 8, .copy_damaged = 16 };
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {1, 8},
+			      .block = 0,
+			      .blocks = 64,
+			      .copy_data = 6,
+			      .copy_zero = 8,
+			      .copy_damaged = 16};
 	EXPECT_OK(rig_append(&r, 2, &rec, 20));
 	for (unsigned round = 0; round < 3; round++) {
 		struct store_read op;
@@ -398,14 +405,14 @@ static int do_complete(void *arg, struct wait *w)
 
 	a->w = writer_init_heap();
 	store_retry_encode(from, &a->w);
-	return store_put_header(to, &a->append, RECORD_COMPLETE, &a->h, (struct version){ 1, 2 }, a->w.data,
-				a->w.len, w);
+	return store_put_header(to, &a->append, RECORD_COMPLETE, &a->h, (struct version){1, 2},
+				a->w.data, a->w.len, w);
 }
 
 TEST(store, complete)
 {
 	struct rig r;
-	struct complete_args a = { .r = &r, .h = { .seen = 1, .commit = { 1, 2 } } };
+	struct complete_args a = {.r = &r, .h = {.seen = 1, .commit = {1, 2}}};
 	struct record rec = rec_write(1, 2, 0, 1);
 	struct version v;
 
@@ -446,7 +453,7 @@ static int do_wait_space(void *arg, struct wait *w)
 
 static int append_patiently(struct rig *r, uint64_t id, const struct record *rec, uint64_t seed)
 {
-	struct space_args sp = { .r = r };
+	struct space_args sp = {.r = r};
 	int rc;
 
 	while ((rc = rig_append(r, id, rec, seed)) == -ERR_LIMIT)
@@ -647,9 +654,13 @@ TEST(device, identity_and_locks)
 	other.names[0] = r.names[2];
 	EXPECT_RC(rig_open(&other, 1), -ERR_DEVICE);
 	/* What carries data is not formatted. */
-	f = (struct store_format){ .cluster = r.cluster, .node = r.node, .group = r.group,
-				   .group_incarnation = 1, .capacity = r.names, .capacity_count = 2,
-				   .metadata_dir = r.meta };
+	f = (struct store_format){.cluster = r.cluster,
+				  .node = r.node,
+				  .group = r.group,
+				  .group_incarnation = 1,
+				  .capacity = r.names,
+				  .capacity_count = 2,
+				  .metadata_dir = r.meta};
 	uuid_make(&f.group);
 	EXPECT_RC(store_format(&f), -ERR_EXISTS);
 	f.wipe = true;
@@ -677,8 +688,12 @@ TEST(device, reset)
 	rec = rec_write(1, 2, 0, 1);
 	EXPECT_OK(rig_append(&r, 2, &rec, 2));
 	rig_close(&r);
-	cfg = (struct store_config){ .devices = r.names, .device_count = r.count, .metadata_dir = r.meta,
-				     .cluster = r.cluster, .node = r.node, .shards = 1 };
+	cfg = (struct store_config){.devices = r.names,
+				    .device_count = r.count,
+				    .metadata_dir = r.meta,
+				    .cluster = r.cluster,
+				    .node = r.node,
+				    .shards = 1};
 	/* The log is given up, the map is kept. */
 	EXPECT_OK(store_reset(&cfg, 2, true));
 	EXPECT_OK(rig_open(&r, 1));

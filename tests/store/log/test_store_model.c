@@ -10,11 +10,11 @@
 #include "tests/store/log/rig.h"
 
 #define OBJECTS 6
-#define BLOCKS 512u
-#define PAGES (BLOCKS / PAGE_BLOCKS)
+#define BLOCKS  512u
+#define PAGES   (BLOCKS / PAGE_BLOCKS)
 #define APPENDS 24
-#define READS 6
-#define MIB (1ull << 20)
+#define READS   6
+#define MIB     (1ull << 20)
 
 struct event {
 	struct version version;
@@ -110,10 +110,11 @@ static struct version page_version_at(const struct model *m, uint64_t upto, uint
 	for (uint64_t s = upto; s > 0; s--) {
 		const struct event *e = &m->history[s - 1];
 
-		if (e->block / PAGE_BLOCKS <= page && (e->block + e->blocks - 1) / PAGE_BLOCKS >= page)
+		if (e->block / PAGE_BLOCKS <= page &&
+		    (e->block + e->blocks - 1) / PAGE_BLOCKS >= page)
 			return e->version;
 	}
-	return (struct version){ 0 };
+	return (struct version){0};
 }
 
 /* For people: which write the block holds instead. */
@@ -143,10 +144,13 @@ static void expect_content(const struct model *m, uint64_t upto, const struct st
 
 		want_block(m, upto, b, want);
 		if (memcmp(want, op->dest + (size_t)i * BLOCK_SIZE, BLOCK_SIZE))
-			test_failed(__FILE__, __LINE__, "object %llu block %u is of seq %llu, not what %llu left (of %llu)",
-				    (unsigned long long)m->id, b,
-				    (unsigned long long)whose(m, b, op->dest + (size_t)i * BLOCK_SIZE),
-				    (unsigned long long)(e ? e->version.seq : 0), (unsigned long long)upto);
+			test_failed(
+				__FILE__, __LINE__,
+				"object %llu block %u is of seq %llu, not what %llu left (of %llu)",
+				(unsigned long long)m->id, b,
+				(unsigned long long)whose(m, b, op->dest + (size_t)i * BLOCK_SIZE),
+				(unsigned long long)(e ? e->version.seq : 0),
+				(unsigned long long)upto);
 		EXPECT(fp128_equal(op->fps[i], hash_block(want)));
 		EXPECT_EQ(op->hole[i / 64] >> i % 64 & 1, !e || e->kind == RECORD_TRIM);
 		EXPECT_EQ(op->zero[i / 64] >> i % 64 & 1, e && e->kind == RECORD_ZEROES);
@@ -157,8 +161,10 @@ static void model_reset(struct model *m, uint32_t gen)
 {
 	free(m->history);
 	free(m->before);
-	*m = (struct model){ .id = m->id, .gen = gen, .tenure = 1,
-			     .h = { .seen = 1, .epoch_count = 1, .epochs = { { 1, 1 } } } };
+	*m = (struct model){.id = m->id,
+			    .gen = gen,
+			    .tenure = 1,
+			    .h = {.seen = 1, .epoch_count = 1, .epochs = {{1, 1}}}};
 }
 
 static struct event *history_copy(const struct event *h, uint64_t n)
@@ -215,9 +221,10 @@ static void do_append(struct agent *a, struct model *m)
 	static _Thread_local uint8_t payload[64 * BLOCK_SIZE];
 	struct append_slot *s = free_append(a);
 	struct fp128 fps[64];
-	unsigned n = (unsigned)(rng_chance(&a->rng, 0.7) ? 1 + rng_below(&a->rng, 4) :
-							   1 + rng_below(&a->rng, 64));
-	struct record r = rec_write(m->tenure, m->last + 1, (uint32_t)rng_below(&a->rng, BLOCKS - n), n);
+	unsigned n = (unsigned)(rng_chance(&a->rng, 0.7) ? 1 + rng_below(&a->rng, 4)
+							 : 1 + rng_below(&a->rng, 64));
+	struct record r =
+		rec_write(m->tenure, m->last + 1, (uint32_t)rng_below(&a->rng, BLOCKS - n), n);
 	uint64_t seed = rng_next(&a->rng) | 1;
 	int rc;
 
@@ -225,7 +232,7 @@ static void do_append(struct agent *a, struct model *m)
 		return;
 	if (rng_chance(&a->rng, 0.15))
 		r.kind = rng_chance(&a->rng, 0.5) ? RECORD_TRIM : RECORD_ZEROES;
-	r.commit = (struct version){ 0 };
+	r.commit = (struct version){0};
 	if (m->committed && rng_chance(&a->rng, 0.7))
 		r.commit = m->history[m->committed - 1].version;
 	for (unsigned i = 0; i < n && r.kind == RECORD_WRITE; i++) {
@@ -235,7 +242,8 @@ static void do_append(struct agent *a, struct model *m)
 	rc = store_append(object_of(a, m), &s->op, &r, payload, fps, &s->wait);
 	if (rc == -ERR_LIMIT) {
 		a->waiting = true;
-		EXPECT_RC(store_wait_space(a->w->rig.store, a->shard, &a->link, &a->space), PENDING);
+		EXPECT_RC(store_wait_space(a->w->rig.store, a->shard, &a->link, &a->space),
+			  PENDING);
 		return;
 	}
 	EXPECT_RC(rc, PENDING);
@@ -246,7 +254,7 @@ static void do_append(struct agent *a, struct model *m)
 	s->wait.resume = on_append;
 	s->seq = r.version.seq;
 	m->history = xrealloc(m->history, (m->last + 1) * sizeof(*m->history));
-	m->history[m->last++] = (struct event){ r.version, r.kind, r.block, r.blocks, seed };
+	m->history[m->last++] = (struct event){r.version, r.kind, r.block, r.blocks, seed};
 }
 
 static void do_commit(struct agent *a, struct model *m)
@@ -262,7 +270,7 @@ static void do_cut(struct agent *a, struct model *m)
 {
 	struct append_slot *s = free_append(a);
 	uint64_t to = rng_between(&a->rng, m->committed, m->last);
-	struct version v = { 0 };
+	struct version v = {0};
 
 	if (!s || m->cutting)
 		return;
@@ -278,14 +286,16 @@ static void do_cut(struct agent *a, struct model *m)
 		memmove(m->h.epochs, m->h.epochs + 8, 8 * sizeof(m->h.epochs[0]));
 	}
 	m->h.seen = m->tenure;
-	m->h.epochs[m->h.epoch_count++] = (struct epoch_entry){ m->tenure, to + 1 };
+	m->h.epochs[m->h.epoch_count++] = (struct epoch_entry){m->tenure, to + 1};
 	/* Entries whose tenure wrote nothing that is left lie at the same place or behind. */
 	for (unsigned i = 0; i + 1 < m->h.epoch_count; i++)
 		m->h.epochs[i].first_seq = MIN(m->h.epochs[i].first_seq, to + 1);
 	m->last = to;
 	m->acked = MIN(m->acked, to);
 	s->wait.resume = on_append;
-	EXPECT_RC(store_put_header(object_of(a, m), &s->op, RECORD_CUT, &m->h, v, NULL, 0, &s->wait), PENDING);
+	EXPECT_RC(
+		store_put_header(object_of(a, m), &s->op, RECORD_CUT, &m->h, v, NULL, 0, &s->wait),
+		PENDING);
 	EXPECT(version_eq(store_last(object_of(a, m)), v));
 	m->cutting = true;
 	s->busy = s->cut = true;
@@ -296,10 +306,12 @@ static void do_cut(struct agent *a, struct model *m)
 static void check_versions(struct model *m, const struct store_versions *v)
 {
 	for (uint32_t p = 0; p < PAGES; p++) {
-		struct version want = page_version_at(m, v->uncommitted ? m->last : m->committed, p);
+		struct version want =
+			page_version_at(m, v->uncommitted ? m->last : m->committed, p);
 
 		if (!version_eq(want, v->versions[p]))
-			test_failed(__FILE__, __LINE__, "object %llu page %u: version %u.%llu, expected %u.%llu",
+			test_failed(__FILE__, __LINE__,
+				    "object %llu page %u: version %u.%llu, expected %u.%llu",
 				    (unsigned long long)m->id, p, v->versions[p].tenure,
 				    (unsigned long long)v->versions[p].seq, want.tenure,
 				    (unsigned long long)want.seq);
@@ -356,15 +368,16 @@ static void do_read(struct agent *a, struct model *m)
 	if (s->kind == 0) {
 		uint32_t n = 1 + (uint32_t)rng_below(&a->rng, rng_chance(&a->rng, 0.8) ? 16 : 200);
 
-		s->op = (struct store_read){ .block = (uint32_t)rng_below(&a->rng, BLOCKS - n), .blocks = n,
-					     .dest = s->dest };
+		s->op = (struct store_read){.block = (uint32_t)rng_below(&a->rng, BLOCKS - n),
+					    .blocks = n,
+					    .dest = s->dest};
 		rc = store_read(o, &s->op, &s->wait);
 	} else if (s->kind == 1) {
-		s->versions = (struct store_versions){ .uncommitted = rng_chance(&a->rng, 0.5) };
+		s->versions = (struct store_versions){.uncommitted = rng_chance(&a->rng, 0.5)};
 		rc = store_page_versions(o, &s->versions, &s->wait);
 	} else {
-		s->folds = (struct store_folds){ .folds = &s->fold, .regions = 1,
-						 .uncommitted = rng_chance(&a->rng, 0.5) };
+		s->folds = (struct store_folds){
+			.folds = &s->fold, .regions = 1, .uncommitted = rng_chance(&a->rng, 0.5)};
 		rc = store_folds(o, &s->folds, &s->wait);
 	}
 	if (rc != PENDING)
@@ -419,7 +432,7 @@ static void agents_start(struct world *w)
 	for (unsigned i = 0; i < w->rig.shards; i++) {
 		struct agent *a = &w->agents[i];
 
-		*a = (struct agent){ .w = w, .shard = i };
+		*a = (struct agent){.w = w, .shard = i};
 		rng_seed(&a->rng, rng_next(&w->rng));
 		a->post.fn = agent_step;
 		a->space.resume = on_space;
@@ -466,8 +479,8 @@ struct look {
 static int look_state(void *arg, struct wait *wait)
 {
 	struct look *l = arg;
-	struct store_object *o = store_object_find(l->w->rig.store, (unsigned)(l->m->id % l->w->rig.shards),
-						   l->m->id, l->m->gen);
+	struct store_object *o = store_object_find(
+		l->w->rig.store, (unsigned)(l->m->id % l->w->rig.shards), l->m->id, l->m->gen);
 
 	EXPECT(o);
 	EXPECT(!store_is_damaged(o));
@@ -481,10 +494,10 @@ static int look_state(void *arg, struct wait *wait)
 static int look_folds(void *arg, struct wait *wait)
 {
 	struct look *l = arg;
-	struct store_object *o = store_object_find(l->w->rig.store, (unsigned)(l->m->id % l->w->rig.shards),
-						   l->m->id, l->m->gen);
+	struct store_object *o = store_object_find(
+		l->w->rig.store, (unsigned)(l->m->id % l->w->rig.shards), l->m->id, l->m->gen);
 
-	l->folds = (struct store_folds){ .folds = &l->fold, .regions = 1 };
+	l->folds = (struct store_folds){.folds = &l->fold, .regions = 1};
 	return store_folds(o, &l->folds, wait);
 }
 
@@ -507,7 +520,7 @@ static void check_pages(struct world *w, struct model *m, const struct look *l)
 
 static void check_object(struct world *w, struct model *m)
 {
-	struct look l = { .w = w, .m = m };
+	struct look l = {.w = w, .m = m};
 	unsigned shard = (unsigned)(m->id % w->rig.shards);
 
 	EXPECT_OK(rig_call(&w->rig, shard, look_state, &l));
@@ -525,7 +538,8 @@ static void check_object(struct world *w, struct model *m)
 	m->cutting = false;
 	EXPECT_EQ(l.h.seen, m->h.seen);
 	if (l.last.seq < m->acked || l.last.seq > m->last)
-		test_failed(__FILE__, __LINE__, "object %llu ends at %llu, answered %llu, appended %llu",
+		test_failed(__FILE__, __LINE__,
+			    "object %llu ends at %llu, answered %llu, appended %llu",
 			    (unsigned long long)m->id, (unsigned long long)l.last.seq,
 			    (unsigned long long)m->acked, (unsigned long long)m->last);
 	if (l.last.seq)
@@ -537,7 +551,8 @@ static void check_object(struct world *w, struct model *m)
 	if (l.commit.seq < m->committed || rng_chance(&w->rng, 0.5)) {
 		m->committed = rng_chance(&w->rng, 0.5) ? m->last : MAX(m->committed, l.commit.seq);
 		if (m->committed)
-			rig_commit(&w->rig, m->id, m->history[m->committed - 1].version.tenure, m->committed);
+			rig_commit(&w->rig, m->id, m->history[m->committed - 1].version.tenure,
+				   m->committed);
 	}
 	EXPECT_OK(rig_call(&w->rig, shard, look_state, &l));
 	check_versions(m, &l.versions);
@@ -550,19 +565,21 @@ static int delete_object(void *arg, struct wait *wait)
 {
 	struct look *l = arg;
 
-	return store_object_delete(store_object_find(l->w->rig.store, (unsigned)(l->m->id % l->w->rig.shards),
-						     l->m->id, l->m->gen), wait);
+	return store_object_delete(store_object_find(l->w->rig.store,
+						     (unsigned)(l->m->id % l->w->rig.shards),
+						     l->m->id, l->m->gen),
+				   wait);
 }
 
 static void renew_object(struct world *w, struct model *m)
 {
-	struct look l = { .w = w, .m = m };
+	struct look l = {.w = w, .m = m};
 
 	if (rng_chance(&w->rng, 0.5))
 		EXPECT_OK(rig_call(&w->rig, (unsigned)(m->id % w->rig.shards), delete_object, &l));
 	model_reset(m, m->gen + 1);
 	EXPECT_OK(rig_create(&w->rig, m->id, m->gen));
-	EXPECT_OK(rig_header(&w->rig, m->id, RECORD_EPOCH, &m->h, (struct version){ 0 }));
+	EXPECT_OK(rig_header(&w->rig, m->id, RECORD_EPOCH, &m->h, (struct version){0}));
 }
 
 static void take_snapshot(void *arg)
@@ -573,14 +590,15 @@ static void take_snapshot(void *arg)
 		w->snapshot[i] = w->models[i];
 		w->snapshot[i].history = history_copy(w->models[i].history, w->models[i].last);
 		if (w->models[i].cutting)
-			w->snapshot[i].before = history_copy(w->models[i].before, w->models[i].before_last);
+			w->snapshot[i].before =
+				history_copy(w->models[i].before, w->models[i].before_last);
 		w->snapshot[i].reads = 0;
 	}
 }
 
 static void restart(struct world *w)
 {
-	static const unsigned counts[] = { 1, 2, 4 };
+	static const unsigned counts[] = {1, 2, 4};
 	struct rig next;
 	char name[32];
 
@@ -616,13 +634,15 @@ static void run(uint64_t seed, unsigned rounds, bool cache)
 	printf("  seed %llu\n", (unsigned long long)seed);
 	fflush(stdout);
 	rng_seed(&w.rng, seed);
-	rig_make(&w.rig, cache ? "cached" : "single", cache ? 1 : 2, cache, cache ? 48 * MIB : 160 * MIB);
+	rig_make(&w.rig, cache ? "cached" : "single", cache ? 1 : 2, cache,
+		 cache ? 48 * MIB : 160 * MIB);
 	EXPECT_OK(rig_open(&w.rig, 2));
 	for (unsigned i = 0; i < OBJECTS; i++) {
 		w.models[i].id = 100 + i;
 		model_reset(&w.models[i], 1);
 		EXPECT_OK(rig_create(&w.rig, w.models[i].id, 1));
-		EXPECT_OK(rig_header(&w.rig, w.models[i].id, RECORD_EPOCH, &w.models[i].h, (struct version){ 0 }));
+		EXPECT_OK(rig_header(&w.rig, w.models[i].id, RECORD_EPOCH, &w.models[i].h,
+				     (struct version){0}));
 	}
 	for (unsigned round = 0; round < rounds; round++) {
 		uint64_t steps = rng_between(&w.rng, 20, 1200);
