@@ -102,7 +102,8 @@ static void group_note_failure(struct node_group *g, int rc)
 	g->failed = rc;
 	if (g->set.lost) {
 		snprintf(g->why, sizeof(g->why), "%.110s: %s", g->set.lost, g->set.why_lost);
-		log_error("group", "a disk group lacks a device; the node serves without the group. Bring the "
+		log_error("group",
+			  "a disk group lacks a device; the node serves without the group. Bring the "
 			  "device back and restart ashlard, or make a new group of the devices with "
 			  "`ashlar diskgroup add --wipe`", "group=%u device=%s reason=\"%s\"", g->set.number,
 			  g->set.lost, g->set.why_lost);
