@@ -50,8 +50,9 @@ struct client_volume {
 int client_find(const struct client *c, const char *name, struct client_volume *out) MUST_USE;
 void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v), void *arg);
 
-/* Opening does not attach: the first write does (exclusive, unless shared). An attachment is renewed as long as
- * its volume is open. Both modes may be open here, but only one of them attached. 0, -ERR_NOT_FOUND. */
+/* Opening does not attach: the first write does (exclusive, unless shared). An attachment is renewed
+ * as long as its volume is open. Both modes may be open here, but only one of them attached.
+ * 0, -ERR_NOT_FOUND. */
 int volume_open(struct client *c, const char *name, bool shared, struct volume **out) MUST_USE;
 void volume_close(struct volume *v, struct wait *w); /* drains, detaches when it was the last; resumes once */
 uint64_t volume_size(const struct volume *v);	     /* follows a resize */

@@ -55,8 +55,9 @@ enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
 
 struct command {
 	uint16_t kind;
-	/* Wall clock of the proposer: for people, never for the protocol. Of what is about leases (ATTACH,
-	 * RENEW, FENCE, VOLUME_DELETE) it is the leader's, so that leases are measured with one clock; it permits revoking, no more. */
+	/* Wall clock of the proposer: for people, never for the protocol. In commands about leases
+	 * (ATTACH, RENEW, FENCE, VOLUME_DELETE) the leader's, so that one clock measures them; it
+	 * permits revoking, no more. */
 	uint64_t time_ms;
 	char actor[64];	  /* who asked, for the audit trail */
 	union {

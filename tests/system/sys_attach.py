@@ -92,6 +92,23 @@ with Nbd(lab.socket(1), "v") as again:
 b.close()
 watch_for("the last close to detach", lambda: not attached("v"), 5)
 
+step("fencing waits for every primary, or says which one has not confirmed")
+lab.volume("one", "192M", copies=1)
+a = Nbd(lab.socket(1), "one")
+for off in range(0, 192 << 20, 1 << 20):
+    a.write(off, data)
+if "node2" not in [o["primary"] for o in lab.json("volume", "show", "one")["objects"]]:
+    fail("no object of the volume has its only copy on node 2")
+lab.do("pause", "2")
+rc, out, _ = lab.ashlar("volume", "detach", "one", "--fence", "-o", "json", rc=None)
+j = json.loads(out)
+if rc != 8 or j["complete"] or j["unconfirmed"] != ["node2"] or j["detached"] != 1 or "node2" not in j["note"]:
+    fail(f"exit {rc}: {j}")
+lab.do("resume", "2")
+lab.in_sync()
+refused(a)
+a.close()
+
 step("ashlar-client is killed for good: seen in health, and the volume is free")
 c = Nbd(lab.socket("client"), "w")
 c.write(0, data)
