@@ -79,8 +79,8 @@ static void detach_reply(struct detach *d, struct json *missing)
 	json_put_bool(j, "complete", !missing);
 	if (missing)
 		snprintf(note, sizeof(note),
-			 "not confirmed by %.63s%s yet: writes of the old gateway may be taken there until it "
-			 "is reached, or its objects have another primary",
+			 "not confirmed by %.63s%s yet: writes of the old gateway may be taken "
+			 "there until it is reached, or its objects have another primary",
 			 json_as_str(json_at(missing, 0)), json_len(missing) > 1 ? " and others" : "");
 	else
 		snprintf(note, sizeof(note), "%s", d->propose.result.text);

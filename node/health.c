@@ -501,13 +501,13 @@ static void check_attachments(struct ctx *c)
 	}
 	if (!keep_item(c, i))
 		return;
-	SAY(i->summary, "%u attachment%s not renewed in time by %s gateway: volume %.63s, by %.63s", i->count,
-	    i->count == 1 ? " was" : "s were", i->count == 1 ? "its" : "their",
+	SAY(i->summary, "%u attachment%s not renewed in time: volume %.63s, by %.63s", i->count,
+	    i->count == 1 ? " was" : "s were",
 	    map_volume(c->in->map, first->volume)->name, first->holder);
 	if (all_down && node_down_listed(c))
 		SAY(i->caused_by, "NODE_DOWN");
-	SAY(i->risk, "whoever writes next takes the volume over; the old gateway then gets errors if it comes "
-		     "back. Until then nobody else is kept from it by surprise, and no data is at risk");
+	SAY(i->risk, "no data is at risk; the next gateway that writes takes the volume over, and "
+		     "what still runs on the old one then gets I/O errors");
 	SAY(i->command, "ashlar volume detach %.63s   # or start its gateway again",
 	    map_volume(c->in->map, first->volume)->name);
 }
