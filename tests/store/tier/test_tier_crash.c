@@ -11,6 +11,8 @@
 
 struct shared {
 	_Atomic unsigned batches;
+	_Atomic uint64_t gc_blocks, matched;
+	uint64_t pool;
 	struct model acked;
 	/* What the batch under way would make of the pages it changes. */
 	_Atomic bool flying;
@@ -28,12 +30,14 @@ static void child(struct shared *s, const char *dir, uint64_t seed)
 	h_attach(&h, dir, 1, 48, 1);
 	rng_seed(&h.rng, seed);
 	h.compression = seed % 2;
+	h.mixed = s->pool != 0;
+	h.pool = s->pool;
 	EXPECT_OK(h_open(&h));
 	for (unsigned o = 0; o < H_OBJECTS; o++)
 		for (unsigned p = 0; p < H_PAGES; p++)
 			h.seq = MAX(h.seq, s->acked.page[o][p].version.seq);
 	h.seq += 100;
-	for (;;) {
+	for (unsigned turn = 0;; turn++) {
 		struct h_batch *b = h_batch_new(&h, &s->acked, 0);
 
 		for (unsigned k = 0; k < 6; k++) {
@@ -51,6 +55,13 @@ static void child(struct shared *s, const char *dir, uint64_t seed)
 		atomic_store(&s->flying, true);
 		EXPECT_OK(h_batch_run(b));
 		atomic_store(&s->flying, false);
+		if (turn % 8 == 0) {
+			struct store_stats st = { 0 };
+
+			tier_stats(h.tier, &st);
+			atomic_store(&s->gc_blocks, MAX(atomic_load(&s->gc_blocks), st.gc_blocks));
+			atomic_store(&s->matched, MAX(atomic_load(&s->matched), st.dedup_matched_blocks));
+		}
 		atomic_fetch_add(&s->batches, 1);
 	}
 }
@@ -76,15 +87,16 @@ static void settle(struct harness *h, struct shared *s)
 	atomic_store(&s->flying, false);
 }
 
-TEST(crash, killed_under_load_loses_nothing)
+static void killed_under_load(const char *name, uint64_t pool)
 {
 	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	char dir[512];
 	struct rng r;
 
 	CHECK(s != MAP_FAILED);
+	s->pool = pool;
 	rng_seed(&r, 99);
-	snprintf(dir, sizeof(dir), "%s/crash", test_dir());
+	snprintf(dir, sizeof(dir), "%s/%s", test_dir(), name);
 	for (unsigned round = 0; round < 8; round++) {
 		struct harness h;
 		int status;
@@ -93,7 +105,7 @@ TEST(crash, killed_under_load_loses_nothing)
 		if (round == 0) { /* in a child of its own: threads of this process must not be forked */
 			pid = fork();
 			if (!pid) {
-				h_init(&h, "crash", 1, 48, 1);
+				h_init(&h, name, 1, 48, 1);
 				EXPECT_OK(h_open(&h));
 				for (unsigned o = 0; o < H_OBJECTS; o++) {
 					s->acked.live[o] = true;
@@ -106,7 +118,7 @@ TEST(crash, killed_under_load_loses_nothing)
 			EXPECT_EQ(waitpid(pid, &status, 0), pid);
 			EXPECT_EQ(status, 0);
 		}
-		unsigned start = atomic_load(&s->batches), want = start + (unsigned)rng_below(&r, 40) + 3;
+		unsigned start = atomic_load(&s->batches), want = start + (unsigned)rng_below(&r, 40) + 12;
 
 		pid = fork();
 		if (!pid)
@@ -133,5 +145,20 @@ TEST(crash, killed_under_load_loses_nothing)
 		EXPECT_EQ(waitpid(pid, &status, 0), pid);
 		EXPECT_EQ(status, 0);
 	}
+	printf("  batches=%u moved_blocks=%llu shared_blocks=%llu\n", atomic_load(&s->batches),
+	       (unsigned long long)atomic_load(&s->gc_blocks), (unsigned long long)atomic_load(&s->matched));
+	EXPECT(atomic_load(&s->gc_blocks) > 0);
+	EXPECT(!pool || atomic_load(&s->matched) > 100);
 	munmap(s, sizeof(*s));
+}
+
+TEST(crash, killed_under_load_loses_nothing)
+{
+	killed_under_load("crash", 0);
+}
+
+/* Blocks from a pool larger than what is live: shares come and go, unshared blocks become shared. */
+TEST(crash, killed_under_load_with_shared_blocks_and_mixed_policies)
+{
+	killed_under_load("crash-dedup", 2000);
 }

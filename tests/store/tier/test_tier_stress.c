@@ -142,7 +142,7 @@ static void batch_next(struct stress *s)
 			if (seen >> i & 1 || hi->made == HISTORY)
 				continue;
 			seen |= 1ull << i;
-			h_batch_block(b, i, 2 + (rng_next(&s->h.rng) >> 2));
+			h_batch_block(b, i, h_seed(&s->h));
 			hi->fp64[hi->made++] = b->blocks[b->b.block_count - 1].fp64;
 		}
 	}
@@ -160,13 +160,15 @@ static void begin(struct h_call *c)
 	batch_next(s);
 }
 
-static void run(const char *name, bool compression)
+static void run(const char *name, bool compression, uint64_t pool)
 {
 	struct stress *s = xcalloc(1, sizeof(*s));
 	struct store_stats st = { 0 };
 
 	h_init(&s->h, name, 1, 24, 1);
 	s->h.compression = compression;
+	s->h.dedup = pool != 0;
+	s->h.pool = pool;
 	s->h.cfg.block_cache_bytes = 0;
 	s->h.cfg.page_cache_bytes = compression ? 100000 : 0; /* some tens of pages, or none */
 	s->m = xcalloc(1, sizeof(*s->m));
@@ -196,10 +198,15 @@ static void run(const char *name, bool compression)
 
 TEST(stress, readers_against_destage_and_gc)
 {
-	run("stress-raw", false);
+	run("stress-raw", false, 0);
 }
 
 TEST(stress, readers_against_destage_and_gc_compressed)
 {
-	run("stress-lz4", true);
+	run("stress-lz4", true, 0);
+}
+
+TEST(stress, readers_against_destage_and_gc_of_shared_blocks)
+{
+	run("stress-dedup", false, 3000);
 }
