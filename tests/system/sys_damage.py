@@ -14,7 +14,7 @@ SIZE, CHUNK = 96 * MIB, MIB
 seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
 rng = random.Random(seed)
 step(f"SEED={seed}")
-lab = Lab("damage", "--nodes", "3", "--ram", "--size", "1G", "--cache", "64M")
+lab = Lab("damage", "--nodes", "3", "--ram", "--size", "384M", "--cache", "64M")
 lab.volume("v", f"{SIZE // MIB}M")
 known = bytearray(SIZE)
 
@@ -59,19 +59,19 @@ def verify(nodes, may_fail=False):
 
 # ---- damage ----
 def extents(path, lo, hi):
-    """Ranges of the file that were ever written, within [lo, hi)."""
-    out, fd = [], os.open(path, os.O_RDONLY)
-    at = lo
-    while at < hi:
-        try:
-            a = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            break
-        b = os.lseek(fd, a, os.SEEK_HOLE)
-        if a < hi:
-            out.append((a, min(b, hi)))
-        at = b
-    os.close(fd)
+    """Ranges of the file that hold something, within [lo, hi)."""
+    out, zero = [], bytes(4096)
+    with open(path, "rb") as f:
+        f.seek(lo)
+        for at in range(lo, hi, MIB):
+            chunk = f.read(min(MIB, hi - at))
+            for b in range(0, len(chunk), 4096):
+                if chunk[b:b + 4096] == zero[:len(chunk) - b]:
+                    continue
+                if out and out[-1][1] == at + b:
+                    out[-1] = (out[-1][0], at + b + 4096)
+                else:
+                    out.append((at + b, at + b + 4096))
     return out
 
 
@@ -215,11 +215,14 @@ def log_since(v, at):
         return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
 
 
-def keep(v):
-    """What a person would restore from: of the victim's small files all, of its devices all too."""
+def keep(v, name):
+    """What a person would restore from; the capacity device only where it may be needed."""
     d = lab.path(v) + ".kept"
     shutil.rmtree(d, ignore_errors=True)
-    sh("cp", "-a", "--sparse=always", lab.path(v), d)
+    os.makedirs(d)
+    big = ("capacity",) if name in ("superblock-both", "segments-truncated") else ()
+    for what in ("state", "meta", "cache") + big:
+        sh("cp", "-a", "--sparse=always", lab.path(v, what), d)
     return d
 
 
@@ -267,7 +270,7 @@ def one(name, r):
     before = {v: open(lab.path(v, "cache"), "rb").read()} if name == "log-tail" else {}
     scribble(others[0])
     lab.do("kill", v)
-    kept = keep(v)
+    kept = keep(v, name)
     path = damage(v, r)
     if not path:
         print(f"  {case}: no such file on node {v}", flush=True)
