@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may connect, and to which loop the connection goes. TLS has verified that the certificate is the
- * cluster's and names the hello's identity; here the hello must fit what the cluster knows. */
+/* Who may connect, and to which loop the connection goes. TLS has verified that the certificate is
+ * the cluster's and names the hello's identity; here the hello must fit what the cluster knows. */
 #include <stdio.h>
 
 #include "node/base/err.h"
@@ -8,11 +8,12 @@
 #include "node/node.h"
 
 #define CONTROL_SEND_LIMIT (32u << 20)
-#define DATA_SEND_LIMIT (16u << 20)
+#define DATA_SEND_LIMIT    (16u << 20)
 
-static bool refuse(struct wire_refusal *f, enum refuse_reason reason, uint32_t detail, const char *text)
+static bool refuse(struct wire_refusal *f, enum refuse_reason reason, uint32_t detail,
+		   const char *text)
 {
-	*f = (struct wire_refusal){ .reason = (uint16_t)reason, .detail = detail };
+	*f = (struct wire_refusal){.reason = (uint16_t)reason, .detail = detail};
 	snprintf(f->text, sizeof(f->text), "%s", text);
 	return false;
 }
@@ -24,7 +25,8 @@ static bool accept_node(struct node *n, const struct wire_hello *peer, struct wi
 	uint32_t incarnation;
 
 	if (peer->node == n->identity.number)
-		return refuse(f, REFUSE_IDENTITY, n->identity.incarnation, "this is your own node number");
+		return refuse(f, REFUSE_IDENTITY, n->identity.incarnation,
+			      "this is your own node number");
 	if (peers_identity(n, peer->node, &uuid, &incarnation) < 0)
 		return refuse(f, REFUSE_NOT_READY, 0, "this node does not know you yet");
 	if (!uuid_equal(&uuid, &peer->self))
@@ -53,9 +55,10 @@ bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name
 			return refuse(f, REFUSE_NOT_READY, 0, "this node is starting");
 		s = &n->shards[peer->stream % n->shard_count];
 	}
-	*d = (struct accept_decision){ .loop = s ? s->loop : n->loop, .pool = s ? s->pool : n->pool,
-				       .send_limit = is_data ? DATA_SEND_LIMIT : CONTROL_SEND_LIMIT,
-				       .data = s ? (void *)s : (void *)n };
+	*d = (struct accept_decision){.loop = s ? s->loop : n->loop,
+				      .pool = s ? s->pool : n->pool,
+				      .send_limit = is_data ? DATA_SEND_LIMIT : CONTROL_SEND_LIMIT,
+				      .data = s ? (void *)s : (void *)n};
 	node_hello(n, peer->kind, peer->stream, peer->streams, &d->welcome);
 	switch (peer->kind) {
 	case HELLO_CONTROL:

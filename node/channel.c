@@ -8,8 +8,8 @@
 #include "node/base/log.h"
 
 /* A dying process closes its listener some time after its connections: probe for about a second. */
-#define PROBES 30u
-#define PROBE_GAP_US 30000u
+#define PROBES           30u
+#define PROBE_GAP_US     30000u
 #define PROBE_TIMEOUT_MS 200u
 
 static void channel_up(struct channel *ch, struct conn *c, const struct wire_hello *peer);
@@ -42,7 +42,7 @@ static void on_closed(struct conn *c, int reason)
 		channel_probe_start(ch);
 }
 
-static const struct conn_ops conn_ops = { .on_frame = on_frame, .on_closed = on_closed };
+static const struct conn_ops conn_ops = {.on_frame = on_frame, .on_closed = on_closed};
 
 /* A connection that was replaced or is no longer wanted: it ends without telling anybody. */
 static void orphan_frame(struct conn *c, const struct frame *f)
@@ -53,7 +53,7 @@ static void orphan_closed(struct conn *c, int reason)
 {
 }
 
-static const struct conn_ops orphan_ops = { .on_frame = orphan_frame, .on_closed = orphan_closed };
+static const struct conn_ops orphan_ops = {.on_frame = orphan_frame, .on_closed = orphan_closed};
 
 static void conn_drop(struct conn *c, int reason)
 {
@@ -106,7 +106,7 @@ static void on_link_down(struct link *k, int reason, const struct wire_refusal *
 		ch->ops->refused(ch);
 }
 
-static const struct link_ops link_ops = { .up = on_link_up, .down = on_link_down };
+static const struct link_ops link_ops = {.up = on_link_up, .down = on_link_down};
 
 /* ---- Accepting side: probing ---- */
 
@@ -162,16 +162,25 @@ struct channel *channel_create(const struct channel_config *cfg)
 	struct channel *ch = xcalloc(1, sizeof(*ch));
 	char text[UUID_TEXT], name[UUID_TEXT + 8];
 
-	*ch = (struct channel){ .owner = cfg->owner, .ops = cfg->ops, .loop = cfg->loop,
-				.peer = cfg->peer, .stream = cfg->stream,
-				.probe_wait.resume = on_probe };
+	*ch = (struct channel){.owner = cfg->owner,
+			       .ops = cfg->ops,
+			       .loop = cfg->loop,
+			       .peer = cfg->peer,
+			       .stream = cfg->stream,
+			       .probe_wait.resume = on_probe};
 	list_init(&ch->link);
 	snprintf(ch->address, sizeof(ch->address), "%s", cfg->address);
 	timer_init(&ch->probe_timer, cfg->loop, on_probe_timer);
 	if (cfg->self < cfg->peer) {
-		struct link_config lc = { .loop = cfg->loop, .pool = cfg->pool, .tls = cfg->tls,
-					  .address = ch->address, .tls_name = name, .hello = cfg->hello,
-					  .send_limit = cfg->send_limit, .ops = &link_ops, .data = ch };
+		struct link_config lc = {.loop = cfg->loop,
+					 .pool = cfg->pool,
+					 .tls = cfg->tls,
+					 .address = ch->address,
+					 .tls_name = name,
+					 .hello = cfg->hello,
+					 .send_limit = cfg->send_limit,
+					 .ops = &link_ops,
+					 .data = ch};
 
 		uuid_format(&cfg->peer_uuid, text);
 		snprintf(name, sizeof(name), "node:%s", text);

@@ -5,8 +5,8 @@
  *   shard loops (a thread each):    a copy of the map, replicator, client; NBD on shard 0
  *   worker pool:                    what blocks (opening stores, keys, superblocks)
  *
- * The control loop tells shards of applied changes (struct delta, shared by reference count); shards
- * send proposals back by loop_post. Nothing else is shared. */
+ * The control loop tells shards of applied changes (struct delta, shared by reference count);
+ * shards send proposals back by loop_post. Nothing else is shared. */
 #pragma once
 
 #include "client/client.h"
@@ -32,13 +32,15 @@ struct shard {
 	struct map map;
 	struct replicator *replicator;
 	struct client *client;
-	struct list streams;	   /* struct channel, streams.c */
-	struct pool io_ops;	   /* struct shard_io: client requests from connections and other shards */
-	struct nbd_server *nbd;	   /* shard 0 only */
+	struct list streams; /* struct channel, streams.c */
+	struct pool io_ops; /* struct shard_io: client requests from connections and other shards */
+	struct nbd_server *nbd; /* shard 0 only */
 };
 
-int node_shard_create(struct shard *s, struct node *n, unsigned index) MUST_USE; /* control thread; loop not running */
-void node_shard_start(struct shard *s); /* control thread: the loop begins with a replicator, a client, an empty map */
+int node_shard_create(struct shard *s, struct node *n,
+		      unsigned index) MUST_USE; /* control thread; loop not running */
+void node_shard_start(struct shard *s); /* control thread: the loop begins with a replicator, a
+					   client, an empty map */
 
 /* streams.c: the data connections to other nodes that end in this shard. */
 void streams_reconcile(struct shard *s); /* after each delta: links for the peers that should be */
@@ -65,11 +67,11 @@ struct node {
 	struct shard *shards;
 	unsigned shard_count;
 	bool registered, shards_running, stopping;
-	struct list groups; /* struct node_group */
-	struct list peers;  /* struct channel, peers.c */
+	struct list groups;                 /* struct node_group */
+	struct list peers;                  /* struct channel, peers.c */
 	struct birth_peer hints[NODES_MAX]; /* peers.json */
 	unsigned hint_count;
-	uint64_t nonce; /* of this process */
+	uint64_t nonce;           /* of this process */
 	struct node_start *start; /* the registration in progress, node_start.c */
 	struct fdwatch signal_watch;
 	struct timer stop_timer;
@@ -78,7 +80,8 @@ struct node {
 };
 
 /* run.c */
-void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams, struct wire_hello *out);
+void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams,
+		struct wire_hello *out);
 _Noreturn void node_exit(struct node *n, const char *why); /* fail-stop, no clean-up */
 void node_group_failed(struct node *n, uint16_t group, int code);
 /* The delta of applied changes, to every shard (takes bytes), and what follows from it here. */
@@ -92,12 +95,13 @@ int node_on_shards(void *node, struct admin_shard_job *job, struct wait *w);
 void node_nbd_start(struct node *n);
 
 /* node_start.c: identity → groups → control → registration → shards. */
-int node_claim(void *node, struct wait *w);    /* admin_node_ops.claim */
-int node_start_claimed(struct node *n);	       /* at process start, when identity.json is there */
+int node_claim(void *node, struct wait *w); /* admin_node_ops.claim */
+int node_start_claimed(struct node *n);     /* at process start, when identity.json is there */
 
 /* node_groups.c: opening disk groups, and what to do when one has lost its log or map. */
 void node_groups_find(struct node *n); /* blocking, before control starts: exclusive open, scan */
-uint32_t node_groups_incarnation(const struct node *n); /* highest node incarnation a superblock names */
+uint32_t
+node_groups_incarnation(const struct node *n); /* highest node incarnation a superblock names */
 int node_groups_set_incarnation(struct node *n) MUST_USE;
 void node_groups_start(struct node *n); /* the shards run */
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the control loop to the shards: deltas of applied changes, and jobs that look at shard state. */
+/* From the control loop to the shards: deltas of applied changes, and jobs that look at shard
+ * state. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -57,8 +58,8 @@ void node_delta(void *node, uint8_t *bytes, size_t len)
 		d->len = len;
 		atomic_init(&d->refs, n->shard_count);
 		for (unsigned i = 0; i < n->shard_count; i++) {
-			d->to[i] = (struct delta_post){ .post.fn = delta_on_shard, .delta = d,
-							.shard = &n->shards[i] };
+			d->to[i] = (struct delta_post){
+				.post.fn = delta_on_shard, .delta = d, .shard = &n->shards[i]};
 			loop_post(n->shards[i].loop, &d->to[i].post);
 		}
 	} else {
@@ -115,9 +116,9 @@ int node_on_shards(void *node, struct admin_shard_job *job, struct wait *w)
 	if (!n->shards_running)
 		return 0;
 	r = xcalloc(1, sizeof(*r) + n->shard_count * sizeof(r->to[0]));
-	*r = (struct job_run){ .node = n, .job = job, .wait = w, .left = n->shard_count };
+	*r = (struct job_run){.node = n, .job = job, .wait = w, .left = n->shard_count};
 	for (unsigned i = 0; i < n->shard_count; i++) {
-		r->to[i] = (struct job_post){ .post.fn = job_on_shard, .run = r, .shard = i };
+		r->to[i] = (struct job_post){.post.fn = job_on_shard, .run = r, .shard = i};
 		loop_post(n->shards[i].loop, &r->to[i].post);
 	}
 	return PENDING;

@@ -13,7 +13,7 @@
 #include "node/node.h"
 
 #define PROPOSE_DEADLINE_MS 5000u
-#define RETRY_US 50000u
+#define RETRY_US            50000u
 
 enum start_stage { START_INIT, START_REGISTER, START_SHARDS, START_DONE };
 
@@ -23,7 +23,8 @@ struct node_start {
 	struct timer retry;
 	enum start_stage stage;
 	bool begun;
-	uint32_t registered; /* the incarnation of us that Raft named when it refused: our map lags */
+	uint32_t registered; /* the incarnation of us that Raft named when it refused: our map lags
+			      */
 	struct control_propose propose;
 	uint64_t warned_us;
 };
@@ -56,10 +57,14 @@ static int start_incarnation(void *ctx)
 static int start_control(void *ctx)
 {
 	struct node *n = ctx;
-	struct control_config cfg = { .loop = n->loop, .pool = n->pool, .workers = n->workers,
-				      .node = n->identity.number, .raft_dir = n->paths.raft,
-				      .bootstrap = n->identity.bootstrap, .hooks = &node_control_hooks,
-				      .ctx = n };
+	struct control_config cfg = {.loop = n->loop,
+				     .pool = n->pool,
+				     .workers = n->workers,
+				     .node = n->identity.number,
+				     .raft_dir = n->paths.raft,
+				     .bootstrap = n->identity.bootstrap,
+				     .hooks = &node_control_hooks,
+				     .ctx = n};
 	int count = birth_peers_load(n->config.state_dir, n->hints, NODES_MAX);
 
 	n->hint_count = count > 0 ? (unsigned)count : 0;
@@ -69,9 +74,13 @@ static int start_control(void *ctx)
 static int start_listener(void *ctx)
 {
 	struct node *n = ctx;
-	struct listener_config cfg = { .loop = n->loop, .pool = n->pool, .tls = n->tls,
-				       .address = n->config.listen, .cluster = n->identity.cluster,
-				       .decide = node_accept, .data = n };
+	struct listener_config cfg = {.loop = n->loop,
+				      .pool = n->pool,
+				      .tls = n->tls,
+				      .address = n->config.listen,
+				      .cluster = n->identity.cluster,
+				      .decide = node_accept,
+				      .data = n};
 
 	n->listener = listener_create(&cfg);
 	return n->listener ? 0 : -EADDRINUSE;
@@ -92,9 +101,9 @@ static int start_admin(void *ctx)
 }
 
 static const struct step start_steps[] = {
-	{ "certificates", start_tls, NULL },	     { "disk groups", start_groups, NULL },
-	{ "incarnation", start_incarnation, NULL },  { "raft", start_control, NULL },
-	{ "peer port", start_listener, NULL },	     { "admin", start_admin, NULL },
+	{"certificates", start_tls, NULL},        {"disk groups", start_groups, NULL},
+	{"incarnation", start_incarnation, NULL}, {"raft", start_control, NULL},
+	{"peer port", start_listener, NULL},      {"admin", start_admin, NULL},
 };
 
 /* ---- Registration ---- */
@@ -116,7 +125,7 @@ static void start_retry(struct timer *t)
 static int propose_init(struct node_start *st)
 {
 	struct node *n = st->node;
-	struct command cmd = { .kind = CMD_CLUSTER_INIT };
+	struct command cmd = {.kind = CMD_CLUSTER_INIT};
 
 	cmd.init.cluster = n->identity.cluster;
 	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", n->identity.number);
@@ -129,8 +138,9 @@ static int propose_init(struct node_start *st)
 static int propose_register(struct node_start *st)
 {
 	struct node *n = st->node;
-	const struct map_node *known = map_node(state_map(control_state(n->control)), n->identity.number);
-	struct command cmd = { .kind = CMD_NODE_START };
+	const struct map_node *known =
+		map_node(state_map(control_state(n->control)), n->identity.number);
+	struct command cmd = {.kind = CMD_NODE_START};
 
 	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", n->identity.number);
 	cmd.node_start.node = n->identity.number;
@@ -142,18 +152,21 @@ static int propose_register(struct node_start *st)
 	cmd.node_start.version_minor = 1;
 	snprintf(cmd.node_start.address, sizeof(cmd.node_start.address), "%s", n->config.advertise);
 	if (n->config.admin_advertise)
-		snprintf(cmd.node_start.admin, sizeof(cmd.node_start.admin), "%s", n->config.admin_advertise);
+		snprintf(cmd.node_start.admin, sizeof(cmd.node_start.admin), "%s",
+			 n->config.admin_advertise);
 	return control_propose(n->control, &st->propose, &cmd, PROPOSE_DEADLINE_MS, &st->wait);
 }
 
-/* Compare-and-swap met another incarnation. A lower one than ours is what our map has not heard of yet.
- * A higher one means that our disks were rolled back or cloned: nothing on them may count as what was
- * acknowledged. */
+/* Compare-and-swap met another incarnation. A lower one than ours is what our map has not heard of
+ * yet. A higher one means that our disks were rolled back or cloned: nothing on them may count as
+ * what was acknowledged. */
 static void start_conflict(struct node_start *st, uint32_t registered)
 {
 	if (registered >= st->node->identity.incarnation)
-		node_exit(st->node, "the cluster knows a newer incarnation of this node than its disks do: they "
-				    "were rolled back or cloned; remove this node, wipe it and let it join again");
+		node_exit(st->node, "the cluster knows a newer incarnation of this node than its "
+				    "disks do: they "
+				    "were rolled back or cloned; remove this node, wipe it and let "
+				    "it join again");
 	st->registered = registered;
 }
 
@@ -228,8 +241,8 @@ static void start_run(struct node_start *st, int rc)
 		case START_SHARDS:
 			n->registered = true;
 			start_shards(n);
-			log_info("node", "serving", "node=%u incarnation=%u shards=%u", n->identity.number,
-				 n->identity.incarnation, n->shard_count);
+			log_info("node", "serving", "node=%u incarnation=%u shards=%u",
+				 n->identity.number, n->identity.incarnation, n->shard_count);
 			st->stage = START_DONE;
 			continue;
 		case START_DONE:
@@ -261,7 +274,7 @@ static int start_begin(struct node *n, struct wait *owner)
 		return rc;
 	peers_reconcile(n);
 	st = xcalloc(1, sizeof(*st));
-	*st = (struct node_start){ .node = n, .wait.resume = start_resume, .owner = owner };
+	*st = (struct node_start){.node = n, .wait.resume = start_resume, .owner = owner};
 	timer_init(&st->retry, n->loop, start_retry);
 	n->start = st;
 	timer_set(&st->retry, 0);

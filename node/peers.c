@@ -80,25 +80,30 @@ static void peer_frame(struct channel *ch, const struct frame *f)
 	control_frame(peer_owner(ch)->control, ch->peer, f);
 }
 
-static const struct channel_ops peer_ops = { peer_up, peer_down, peer_refused, peer_frame, peer_check };
+static const struct channel_ops peer_ops = {peer_up, peer_down, peer_refused, peer_frame,
+					    peer_check};
 
 static struct channel *peer_find(struct node *n, uint16_t id)
 {
 	struct channel *ch;
 
-	list_for_each(ch, &n->peers, link)
-		if (ch->peer == id)
-			return ch;
+	list_for_each(ch, &n->peers, link) if (ch->peer == id) return ch;
 	return NULL;
 }
 
 static void peer_want(struct node *n, uint16_t id, const struct uuid *uuid, const char *address)
 {
 	struct channel *ch = peer_find(n, id);
-	struct channel_config cfg = { .loop = n->loop, .pool = n->pool, .tls = n->tls,
-				      .self = n->identity.number, .peer = id, .address = address,
-				      .peer_uuid = *uuid, .send_limit = PEER_SEND_LIMIT, .ops = &peer_ops,
-				      .owner = n };
+	struct channel_config cfg = {.loop = n->loop,
+				     .pool = n->pool,
+				     .tls = n->tls,
+				     .self = n->identity.number,
+				     .peer = id,
+				     .address = address,
+				     .peer_uuid = *uuid,
+				     .send_limit = PEER_SEND_LIMIT,
+				     .ops = &peer_ops,
+				     .owner = n};
 
 	if (id == n->identity.number || !address[0])
 		return;
@@ -123,7 +128,7 @@ static void hints_save(struct node *n, const struct map *m)
 
 		if (p->id == n->identity.number || p->state == NODE_REMOVED || count == NODES_MAX)
 			continue;
-		*b = (struct birth_peer){ .number = p->id, .uuid = p->uuid };
+		*b = (struct birth_peer){.number = p->id, .uuid = p->uuid};
 		memcpy(b->address, p->address, sizeof(b->address));
 		memcpy(b->admin, p->admin, sizeof(b->admin));
 		count++;
@@ -133,7 +138,9 @@ static void hints_save(struct node *n, const struct map *m)
 	memcpy(n->hints, hints, count * sizeof(hints[0]));
 	n->hint_count = count;
 	if (birth_peers_save(n->config.state_dir, hints, count) < 0)
-		log_warn("peer", "peers.json could not be written: check space and rights of the state directory",
+		log_warn("peer",
+			 "peers.json could not be written: check space and rights of the state "
+			 "directory",
 			 "dir=%s", n->config.state_dir);
 }
 
@@ -142,7 +149,8 @@ void peers_reconcile(struct node *n)
 	const struct map *m = node_map(n);
 	struct channel *ch, *tmp;
 
-	list_for_each_safe(ch, tmp, &n->peers, link) {
+	list_for_each_safe(ch, tmp, &n->peers, link)
+	{
 		struct uuid uuid;
 		uint32_t incarnation;
 
@@ -173,7 +181,8 @@ static void unwanted_closed(struct conn *c, int reason)
 
 void peers_accepted(void *node, struct conn *c, const struct wire_hello *peer)
 {
-	static const struct conn_ops ops = { .on_frame = unwanted_frame, .on_closed = unwanted_closed };
+	static const struct conn_ops ops = {.on_frame = unwanted_frame,
+					    .on_closed = unwanted_closed};
 	struct node *n = node;
 	struct channel *ch = peer_find(n, peer->node);
 
@@ -203,10 +212,11 @@ static void client_closed(struct conn *c, int reason)
 
 void peers_client_accepted(void *node, struct conn *c, const struct wire_hello *peer)
 {
-	static const struct conn_ops ops = { .on_frame = client_frame, .on_closed = client_closed };
+	static const struct conn_ops ops = {.on_frame = client_frame, .on_closed = client_closed};
 	struct node *n = node;
 
-	log_info("peer", "client connected", "identity=%s address=%s", conn_peer_name(c), conn_peer_address(c));
+	log_info("peer", "client connected", "identity=%s address=%s", conn_peer_name(c),
+		 conn_peer_address(c));
 	conn_set(c, &ops, n);
 	control_client_up(n->control, c, conn_peer_name(c));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process: parts that exist in every state of its life (control loop, admin, signals), and its end.
+/* The process: parts that exist in every state of its life (control loop, admin, signals), and its
+ * end.
  *
- * Crash-only: a clean stop drains the front ends and exits; it does nothing that a kill -9 would not
- * leave right, so there is one way to come back and it is always tested. */
+ * Crash-only: a clean stop drains the front ends and exits; it does nothing that a kill -9 would
+ * not leave right, so there is one way to come back and it is always tested. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,33 +19,42 @@
 #include "node/standalone.h"
 
 #define CONTROL_BUFFERS_BYTES (64u << 20)
-#define STOP_DEADLINE_US 5000000u
-#define NBD_CONNECTIONS_MAX 256u
-#define NBD_NEGOTIATING_MAX 64u
+#define STOP_DEADLINE_US      5000000u
+#define NBD_CONNECTIONS_MAX   256u
+#define NBD_NEGOTIATING_MAX   64u
 
-void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams, struct wire_hello *out)
+void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams,
+		struct wire_hello *out)
 {
 	bool data = kind == HELLO_DATA || kind == HELLO_CLIENT_DATA;
 
-	*out = (struct wire_hello){ .version_min = WIRE_PROTOCOL, .version_max = WIRE_PROTOCOL, .kind = kind,
-				    .flags = data && n->config.data_security == SECURITY_AUTHENTICATED ?
-						     HELLO_PLAIN : 0,
-				    .cluster = n->identity.cluster, .self = n->identity.node,
-				    .node = n->identity.number, .stream = stream,
-				    .shards = (uint16_t)n->shard_count, .streams = streams,
-				    .incarnation = n->identity.incarnation, .nonce = n->nonce };
+	*out = (struct wire_hello){
+		.version_min = WIRE_PROTOCOL,
+		.version_max = WIRE_PROTOCOL,
+		.kind = kind,
+		.flags =
+			data && n->config.data_security == SECURITY_AUTHENTICATED ? HELLO_PLAIN : 0,
+		.cluster = n->identity.cluster,
+		.self = n->identity.node,
+		.node = n->identity.number,
+		.stream = stream,
+		.shards = (uint16_t)n->shard_count,
+		.streams = streams,
+		.incarnation = n->identity.incarnation,
+		.nonce = n->nonce};
 }
 
 void node_exit(struct node *n, const char *why)
 {
-	log_error("node", "stopping at once", "node=%u incarnation=%u reason=\"%s\"", n->identity.number,
-		  n->identity.incarnation, why);
+	log_error("node", "stopping at once", "node=%u incarnation=%u reason=\"%s\"",
+		  n->identity.number, n->identity.incarnation, why);
 	_exit(1);
 }
 
 /* ---- Hooks ---- */
 
-static void on_call(void *ctx, uint64_t ticket, const char *method, const char *path, const char *json)
+static void on_call(void *ctx, uint64_t ticket, const char *method, const char *path,
+		    const char *json)
 {
 	struct node *n = ctx;
 
@@ -59,11 +69,13 @@ static void on_role_changed(void *ctx)
 	if (!n->control)
 		return;
 	control_status(n->control, &st);
-	log_info("raft", "role", "role=%d leader=%u term=%llu", st.role, st.leader, (unsigned long long)st.term);
+	log_info("raft", "role", "role=%d leader=%u term=%llu", st.role, st.leader,
+		 (unsigned long long)st.term);
 }
 
-const struct control_hooks node_control_hooks = { node_delta, on_call, on_role_changed };
-const struct admin_node_ops node_admin_ops = { node_on_shards, node_groups, node_claim, node_group_open };
+const struct control_hooks node_control_hooks = {node_delta, on_call, on_role_changed};
+const struct admin_node_ops node_admin_ops = {node_on_shards, node_groups, node_claim,
+					      node_group_open};
 
 /* ---- NBD, on shard 0 ---- */
 
@@ -71,11 +83,15 @@ static void nbd_start(struct post *p)
 {
 	struct node *n = container_of(p, struct node, nbd_post);
 	struct shard *s = &n->shards[0];
-	struct nbd_config cfg = { .client = s->client, .loop = s->loop, .pool = s->pool,
-				  .unix_path = n->config.nbd_unix, .tcp_address = n->config.nbd_tcp,
-				  .tls = n->tls, .allow_open = n->config.nbd_allow_open,
-				  .connections_max = NBD_CONNECTIONS_MAX,
-				  .negotiating_max = NBD_NEGOTIATING_MAX };
+	struct nbd_config cfg = {.client = s->client,
+				 .loop = s->loop,
+				 .pool = s->pool,
+				 .unix_path = n->config.nbd_unix,
+				 .tcp_address = n->config.nbd_tcp,
+				 .tls = n->tls,
+				 .allow_open = n->config.nbd_allow_open,
+				 .connections_max = NBD_CONNECTIONS_MAX,
+				 .negotiating_max = NBD_NEGOTIATING_MAX};
 
 	s->nbd = nbd_server_create(&cfg);
 	if (!s->nbd)
@@ -172,7 +188,7 @@ static int node_create(struct node *n, struct config *config)
 {
 	int rc;
 
-	*n = (struct node){ .config = *config, .shard_count = config->shards };
+	*n = (struct node){.config = *config, .shard_count = config->shards};
 	list_init(&n->groups);
 	list_init(&n->peers);
 	rc = make_dir(n->config.state_dir, 0700);
@@ -200,7 +216,7 @@ int node_run(struct config *config, const struct standalone *alone)
 {
 	static struct node node;
 	struct node *n = &node;
-	struct admin_config ac = { .node_ops = &node_admin_ops, .node = n };
+	struct admin_config ac = {.node_ops = &node_admin_ops, .node = n};
 	int rc = node_create(n, config);
 
 	if (rc < 0)
@@ -218,8 +234,10 @@ int node_run(struct config *config, const struct standalone *alone)
 	} else if (rc != -ERR_UNCLAIMED) {
 		return 1; /* said why */
 	} else if (!alone) {
-		log_info("node", "this node belongs to no cluster yet: `ashlar cluster init` or "
-			 "`ashlar node join TOKEN`", "socket=%s", n->config.admin_socket);
+		log_info("node",
+			 "this node belongs to no cluster yet: `ashlar cluster init` or "
+			 "`ashlar node join TOKEN`",
+			 "socket=%s", n->config.admin_socket);
 	}
 	if (admin_listen_unix(n->admin) < 0)
 		return 1;

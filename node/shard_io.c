@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Client requests on their way to the shard that owns the object: from client connections, and from the
- * client of another shard of this node. Payload memory never crosses shards: it is copied into the pool
- * of the shard that works on it, while its owner holds it (node/base/buf.h). */
+/* Client requests on their way to the shard that owns the object: from client connections, and from
+ * the client of another shard of this node. Payload memory never crosses shards: it is copied into
+ * the pool of the shard that works on it, while its owner holds it (node/base/buf.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +20,10 @@ struct client_conn {
 
 struct shard_io {
 	struct post post;
-	struct shard *home; /* whose pool this struct is from */
-	struct shard *owner; /* of the object */
+	struct shard *home;         /* whose pool this struct is from */
+	struct shard *owner;        /* of the object */
 	struct client_conn *client; /* NULL: a hop for the home shard's own client */
-	struct io_exec *outer; /* the hop's */
+	struct io_exec *outer;      /* the hop's */
 	struct wait *outer_wait;
 	uint64_t id;
 	struct io_exec exec;
@@ -45,12 +45,12 @@ static struct slice slice_copy(struct shard *s, struct slice from)
 	struct buf *b;
 
 	if (!from.len)
-		return (struct slice){ 0 };
+		return (struct slice){0};
 	b = buf_get(s->pool, from.len);
 	if (!b)
 		b = buf_heap(from.len);
 	memcpy(b->data, from.data, from.len);
-	return (struct slice){ .buf = b, .data = b->data, .len = from.len };
+	return (struct slice){.buf = b, .data = b->data, .len = from.len};
 }
 
 /* ---- Hops: home → owner → home → owner (to release) ---- */
@@ -122,7 +122,7 @@ static int hop_start(struct shard *home, struct shard *owner, struct io_exec *io
 	hop->outer = io;
 	hop->outer_wait = w;
 	hop->source = io->payload;
-	hop->exec = (struct io_exec){ .request = io->request, .reply = io->reply };
+	hop->exec = (struct io_exec){.request = io->request, .reply = io->reply};
 	hop->hop_wait.resume = hop_done;
 	hop->post.fn = hop_on_owner;
 	loop_post(owner->loop, &hop->post);
@@ -133,7 +133,8 @@ static int hop_start(struct shard *home, struct shard *owner, struct io_exec *io
 int shard_local_io(void *shard, struct io_exec *io, struct wait *w)
 {
 	struct shard *s = shard;
-	struct shard *owner = &s->node->shards[object_shard(io->request->object, s->node->shard_count)];
+	struct shard *owner =
+		&s->node->shards[object_shard(io->request->object, s->node->shard_count)];
 
 	if (owner == s)
 		return replicator_submit(s->replicator, io, w);
@@ -158,8 +159,8 @@ static void reply_send(struct shard_io *io)
 		return;
 	io_reply_encode(&io->reply, (enum io_kind)io->request.kind, &w);
 	CHECK(!w.bad);
-	conn_send(c, OP_IO_REPLY, io->id, body, (uint32_t)w.len, io->exec.data.buf ? &io->exec.data : NULL,
-		  io->exec.data.buf ? 1 : 0);
+	conn_send(c, OP_IO_REPLY, io->id, body, (uint32_t)w.len,
+		  io->exec.data.buf ? &io->exec.data : NULL, io->exec.data.buf ? 1 : 0);
 }
 
 static void client_io_done(struct wait *w, int rc)
@@ -215,8 +216,10 @@ static void on_frame(struct conn *c, const struct frame *f)
 	io->home = io->owner = s;
 	io->client = cc;
 	io->id = f->id;
-	io->exec = (struct io_exec){ .request = &io->request, .reply = &io->reply,
-				     .payload = f->payload.len ? slice_ref(f->payload) : (struct slice){ 0 } };
+	io->exec = (struct io_exec){.request = &io->request,
+				    .reply = &io->reply,
+				    .payload = f->payload.len ? slice_ref(f->payload)
+							      : (struct slice){0}};
 	io->reply.fp_count = io->reply.extent_count = 0;
 	io->wait.resume = client_io_done;
 	cc->ios++;
@@ -235,9 +238,9 @@ static void on_closed(struct conn *c, int reason)
 
 void shard_client_accepted(void *shard, struct conn *c, const struct wire_hello *peer)
 {
-	static const struct conn_ops ops = { .on_frame = on_frame, .on_closed = on_closed };
+	static const struct conn_ops ops = {.on_frame = on_frame, .on_closed = on_closed};
 	struct client_conn *cc = xcalloc(1, sizeof(*cc));
 
-	*cc = (struct client_conn){ .shard = shard, .conn = c };
+	*cc = (struct client_conn){.shard = shard, .conn = c};
 	conn_set(c, &ops, cc);
 }

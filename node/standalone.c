@@ -41,16 +41,19 @@ int standalone_config(const struct standalone *a, struct config *out, char err[5
 
 	if ((mkdir(a->dir, 0700) < 0 && errno != EEXIST) || !realpath(a->dir, dir)) {
 		rc = -errno;
-		snprintf(err, 512, "%.400s: cannot be used as the directory: %s", a->dir, err_text(rc));
+		snprintf(err, 512, "%.400s: cannot be used as the directory: %s", a->dir,
+			 err_text(rc));
 		return rc;
 	}
 	rc = make_file(dir, "capacity", a->size_bytes, err);
 	rc = rc < 0 ? rc : make_file(dir, "cache", a->cache_bytes, err);
 	if (rc < 0)
 		return rc;
-	/* Nobody else is in this cluster: the peer port is only there because the code is the same. */
-	text = xasprintf("state_dir: %s/state\nrun_dir: %s\nlisten: 127.0.0.1:%u\nname: standalone\n", dir, dir,
-			 20000 + (unsigned)(hash_xxh3(dir, strlen(dir), 0) % 12000));
+	/* Nobody else is in this cluster: the peer port is only there because the code is the same.
+	 */
+	text = xasprintf(
+		"state_dir: %s/state\nrun_dir: %s\nlisten: 127.0.0.1:%u\nname: standalone\n", dir,
+		dir, 20000 + (unsigned)(hash_xxh3(dir, strlen(dir), 0) % 12000));
 	return config_parse("standalone", text, strlen(text), out, err);
 }
 
@@ -101,9 +104,10 @@ void standalone_begin(struct node *n, const struct standalone *a)
 
 	op->node = n;
 	CHECK(realpath(a->dir, op->dir)); /* standalone_config made it */
-	if (n->identity.number) { /* an earlier run's */
+	if (n->identity.number) {         /* an earlier run's */
 		free(op);
 		return;
 	}
-	admin_request(n->admin, "POST", "/v1/cluster/init", "{\"name\": \"standalone\"}", initialised, op);
+	admin_request(n->admin, "POST", "/v1/cluster/init", "{\"name\": \"standalone\"}",
+		      initialised, op);
 }

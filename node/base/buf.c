@@ -5,7 +5,7 @@
 
 #include "node/base/hash.h"
 
-static const uint32_t class_sizes[] = { 4096, 16384, 65536, 262144, 1048576 };
+static const uint32_t class_sizes[] = {4096, 16384, 65536, 262144, 1048576};
 #define CLASSES ARRAY_LEN(class_sizes)
 
 struct buf_pool {

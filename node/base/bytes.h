@@ -8,6 +8,7 @@
 
 #include "node/base/check.h"
 
+/* clang-format off */
 static inline uint16_t get_le16(const void *p) { uint16_t v; memcpy(&v, p, 2); return le16toh(v); }
 static inline uint32_t get_le32(const void *p) { uint32_t v; memcpy(&v, p, 4); return le32toh(v); }
 static inline uint64_t get_le64(const void *p) { uint64_t v; memcpy(&v, p, 8); return le64toh(v); }
@@ -18,6 +19,7 @@ static inline void put_le32(void *p, uint32_t v) { v = htole32(v); memcpy(p, &v,
 static inline void put_le64(void *p, uint64_t v) { v = htole64(v); memcpy(p, &v, 8); }
 static inline void put_be32(void *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
 static inline void put_be64(void *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
+/* clang-format on */
 
 /* Reader: past the end it sets `bad`, returns zeros and stays at the end; check `bad` once, at the end. */
 struct reader {
@@ -49,10 +51,27 @@ static inline const void *read_bytes(struct reader *r, size_t n)
 	return p;
 }
 
+/* clang-format off */
 static inline uint8_t read_u8(struct reader *r) { const uint8_t *p = read_bytes(r, 1); return p ? *p : 0; }
-static inline uint16_t read_u16(struct reader *r) { const void *p = read_bytes(r, 2); return p ? get_le16(p) : 0; }
-static inline uint32_t read_u32(struct reader *r) { const void *p = read_bytes(r, 4); return p ? get_le32(p) : 0; }
-static inline uint64_t read_u64(struct reader *r) { const void *p = read_bytes(r, 8); return p ? get_le64(p) : 0; }
+static inline uint16_t read_u16(struct reader *r)
+{
+	const void *p = read_bytes(r, 2);
+
+	return p ? get_le16(p) : 0;
+}
+static inline uint32_t read_u32(struct reader *r)
+{
+	const void *p = read_bytes(r, 4);
+
+	return p ? get_le32(p) : 0;
+}
+static inline uint64_t read_u64(struct reader *r)
+{
+	const void *p = read_bytes(r, 8);
+
+	return p ? get_le64(p) : 0;
+}
+/* clang-format on */
 static inline bool read_copy(struct reader *r, void *out, size_t n)
 {
 	const void *p = read_bytes(r, n);

@@ -7,7 +7,7 @@ static const struct {
 	const char *name, *text;
 	int parent;
 } codes[] = {
-#define ERR(name, parent, text) { #name, text, parent },
+#define ERR(name, parent, text) {#name, text, parent},
 #include "node/base/err.def"
 #undef ERR
 };

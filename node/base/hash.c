@@ -14,7 +14,7 @@ struct fp128 hash_fp128(const void *data, size_t len)
 {
 	XXH128_hash_t h = XXH3_128bits(data, len);
 
-	return (struct fp128){ h.low64, h.high64 };
+	return (struct fp128){h.low64, h.high64};
 }
 
 uint64_t hash_xxh3(const void *data, size_t len, uint64_t seed)

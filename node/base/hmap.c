@@ -5,13 +5,13 @@
 
 void hmap_init(struct hmap *m)
 {
-	*m = (struct hmap){ 0 };
+	*m = (struct hmap){0};
 }
 
 void hmap_fini(struct hmap *m)
 {
 	free(m->slots);
-	*m = (struct hmap){ 0 };
+	*m = (struct hmap){0};
 }
 
 static void hmap_resize(struct hmap *m, size_t size)

@@ -41,7 +41,8 @@ static json_t *make_string(const char *s)
 {
 	json_t *j = s ? json_string(s) : json_null();
 
-	/* Bytes that are not UTF-8 come from outside (a host name, an error text): show, not fail. */
+	/* Bytes that are not UTF-8 come from outside (a host name, an error text): show, not fail.
+	 */
 	return j ? j : json_string("(not UTF-8)");
 }
 

@@ -10,7 +10,7 @@
 
 enum log_level log_threshold = LOG_INFO;
 
-static const char *const level_names[] = { "debug", "info", "warn", "error" };
+static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
 void log_set_level(enum log_level level)
 {
@@ -39,7 +39,8 @@ void log_write(enum log_level level, const char *mod, const char *msg, const cha
 	gmtime_r(&ts.tv_sec, &tm);
 	n = strftime(line, sizeof(line), "time=%Y-%m-%dT%H:%M:%S", &tm);
 	n += (size_t)snprintf(line + n, sizeof(line) - n, ".%03ldZ level=%s mod=%s msg=\"%s\"%s",
-			      ts.tv_nsec / 1000000, level_names[level], mod, msg, *fields ? " " : "");
+			      ts.tv_nsec / 1000000, level_names[level], mod, msg,
+			      *fields ? " " : "");
 	va_start(ap, fields);
 	if (n < sizeof(line))
 		n += (size_t)vsnprintf(line + n, sizeof(line) - n, fields, ap);
@@ -47,8 +48,8 @@ void log_write(enum log_level level, const char *mod, const char *msg, const cha
 	if (n > sizeof(line) - 2)
 		n = sizeof(line) - 2;
 	line[n++] = '\n';
-	/* One write, so that lines of several threads do not mix. A log that cannot be written must not
-	 * stop the service. */
+	/* One write, so that lines of several threads do not mix. A log that cannot be written must
+	 * not stop the service. */
 	if (write(STDERR_FILENO, line, n) < 0)
 		return;
 }

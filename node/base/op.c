@@ -18,7 +18,7 @@ static void join_resume(struct wait *w, int rc)
 
 void join_init(struct join *j, struct wait *owner)
 {
-	*j = (struct join){ .wait.resume = join_resume, .owner = owner, .starting = true };
+	*j = (struct join){.wait.resume = join_resume, .owner = owner, .starting = true};
 }
 
 struct wait *join_arm(struct join *j)

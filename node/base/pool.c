@@ -8,7 +8,7 @@ void pool_init(struct pool *p, const char *name, size_t item_size, size_t capaci
 	size_t size = round_up(MAX(item_size, sizeof(struct list)), 64);
 	char *m;
 
-	*p = (struct pool){ .name = name, .item_size = size, .capacity = capacity };
+	*p = (struct pool){.name = name, .item_size = size, .capacity = capacity};
 	list_init(&p->free);
 	list_init(&p->waiters);
 	/* Not touched here: what is never handed out never becomes resident. */
@@ -19,7 +19,7 @@ void pool_init(struct pool *p, const char *name, size_t item_size, size_t capaci
 void pool_fini(struct pool *p)
 {
 	free(p->memory);
-	*p = (struct pool){ 0 };
+	*p = (struct pool){0};
 }
 
 void *pool_get(struct pool *p)

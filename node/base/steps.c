@@ -10,8 +10,9 @@ int steps_run(const struct step *steps, size_t count, void *ctx, size_t *done)
 		int rc = steps[*done].action(ctx);
 
 		if (rc < 0) {
-			log_error("steps", "a start-up step failed", "step=\"%s\" error=%s reason=\"%s\"",
-				  steps[*done].name, err_name(rc), err_text(rc));
+			log_error("steps", "a start-up step failed",
+				  "step=\"%s\" error=%s reason=\"%s\"", steps[*done].name,
+				  err_name(rc), err_text(rc));
 			steps_undo(steps, *done, ctx);
 			*done = 0;
 			return rc;

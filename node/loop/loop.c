@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libevent's door: turns, timers, posts, socket readiness. The outer loop is ours, because libevent 2.1
- * has no hook before it sleeps: run what is ready, run the end-of-turn hooks, submit, sleep. */
+/* libevent's door: turns, timers, posts, socket readiness. The outer loop is ours, because
+ * libevent 2.1 has no hook before it sleeps: run what is ready, run the end-of-turn hooks, submit,
+ * sleep. */
 #include "node/loop/loop.h"
 
 #include <errno.h>
@@ -160,7 +161,8 @@ void loop_run(struct loop *l)
 		again = ring_reap(l);
 		turn_end_run(l);
 		ring_submit(l);
-		/* What completed while it was submitted (page cache, tmpfs) is a turn of its own. */
+		/* What completed while it was submitted (page cache, tmpfs) is a turn of its own.
+		 */
 		again |= ring_reap(l);
 		again |= turn_work_left(l);
 	}
@@ -205,7 +207,9 @@ struct loop *loop_create(const char *name, unsigned ring_entries)
 	CHECK(l->post_event && event_add(l->post_event, NULL) == 0);
 	rc = ring_start(l, ring_entries);
 	if (rc < 0) {
-		log_error("loop", "io_uring is not available: a kernel ≥ 5.10 with io_uring enabled is needed "
+		log_error("loop",
+			  "io_uring is not available: a kernel ≥ 5.10 with io_uring enabled is "
+			  "needed "
 			  "(sysctl kernel.io_uring_disabled=0, memlock limit)",
 			  "loop=%s error=%s", name, err_name(rc));
 		event_free(l->post_event);
@@ -266,15 +270,15 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 
 void timer_init(struct timer *t, struct loop *l, void (*fn)(struct timer *t))
 {
-	*t = (struct timer){ .loop = l, .fn = fn };
+	*t = (struct timer){.loop = l, .fn = fn};
 	t->impl = evtimer_new(l->base, on_timer, t);
 	CHECK(t->impl);
 }
 
 void timer_set(struct timer *t, uint64_t delay_us)
 {
-	struct timeval tv = { .tv_sec = (time_t)(delay_us / 1000000),
-			      .tv_usec = (suseconds_t)(delay_us % 1000000) };
+	struct timeval tv = {.tv_sec = (time_t)(delay_us / 1000000),
+			     .tv_usec = (suseconds_t)(delay_us % 1000000)};
 
 	CHECK(evtimer_add(t->impl, &tv) == 0);
 	t->armed = true;
@@ -310,7 +314,7 @@ static void on_fd(evutil_socket_t fd, short what, void *arg)
 
 void fdwatch_init(struct fdwatch *w, struct loop *l, int fd, void (*fn)(struct fdwatch *, unsigned))
 {
-	*w = (struct fdwatch){ .loop = l, .fn = fn, .fd = fd };
+	*w = (struct fdwatch){.loop = l, .fn = fn, .fd = fd};
 	w->impl_read = event_new(l->base, fd, EV_READ | EV_PERSIST, on_fd, w);
 	w->impl_write = event_new(l->base, fd, EV_WRITE | EV_PERSIST, on_fd, w);
 	CHECK(w->impl_read && w->impl_write);

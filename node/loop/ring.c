@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* liburing's door: file I/O. Requests are prepared during the turn and submitted once, at its end; what
- * does not fit into the submission queue waits in order. A struct io is the kernel's from its start to
- * its resume. */
+/* liburing's door: file I/O. Requests are prepared during the turn and submitted once, at its end;
+ * what does not fit into the submission queue waits in order. A struct io is the kernel's from its
+ * start to its resume. */
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ unsigned loop_io_inflight(const struct loop *l)
 	return l->io_inflight;
 }
 
-/* What is still to be moved: all of it at first; after a short transfer the rest of the vector's element
- * in which it ended, one element at a time. */
+/* What is still to be moved: all of it at first; after a short transfer the rest of the vector's
+ * element in which it ended, one element at a time. */
 static struct iovec io_rest(const struct io *io)
 {
 	const struct iovec *v = io->iov;
@@ -56,7 +56,7 @@ static struct iovec io_rest(const struct io *io)
 
 	while (skip >= v->iov_len)
 		skip -= (v++)->iov_len;
-	return (struct iovec){ (char *)v->iov_base + skip, v->iov_len - skip };
+	return (struct iovec){(char *)v->iov_base + skip, v->iov_len - skip};
 }
 
 static bool io_prepare(struct loop *l, struct io *io)
@@ -161,47 +161,58 @@ bool ring_reap(struct loop *l)
 	return any || (!list_empty(&l->io_waiting) && io_uring_sq_space_left(&l->ring));
 }
 
-int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n, uint64_t off,
-	     struct wait *w)
+int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
+	     uint64_t off, struct wait *w)
 {
-	*io = (struct io){ .iov = iov, .iov_count = n, .off = off, .fd = fd, .op = RING_READ };
+	*io = (struct io){.iov = iov, .iov_count = n, .off = off, .fd = fd, .op = RING_READ};
 	for (unsigned i = 0; i < n; i++)
 		io->len += iov[i].iov_len;
 	CHECK(io->len > 0);
 	return io_start(l, io, w);
 }
 
-int io_writev(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n, uint64_t off,
-	      int flags, struct wait *w)
+int io_writev(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
+	      uint64_t off, int flags, struct wait *w)
 {
-	*io = (struct io){ .iov = iov, .iov_count = n, .off = off, .fd = fd, .op = RING_WRITE, .flags = flags };
+	*io = (struct io){
+		.iov = iov, .iov_count = n, .off = off, .fd = fd, .op = RING_WRITE, .flags = flags};
 	for (unsigned i = 0; i < n; i++)
 		io->len += iov[i].iov_len;
 	CHECK(io->len > 0);
 	return io_start(l, io, w);
 }
 
-int io_read(struct loop *l, struct io *io, int fd, void *data, size_t len, uint64_t off, struct wait *w)
+int io_read(struct loop *l, struct io *io, int fd, void *data, size_t len, uint64_t off,
+	    struct wait *w)
 {
 	CHECK(len > 0);
-	*io = (struct io){ .single = { data, len }, .len = len, .iov_count = 1, .off = off, .fd = fd,
-			   .op = RING_READ };
+	*io = (struct io){.single = {data, len},
+			  .len = len,
+			  .iov_count = 1,
+			  .off = off,
+			  .fd = fd,
+			  .op = RING_READ};
 	io->iov = &io->single;
 	return io_start(l, io, w);
 }
 
-int io_write(struct loop *l, struct io *io, int fd, const void *data, size_t len, uint64_t off, int flags,
-	     struct wait *w)
+int io_write(struct loop *l, struct io *io, int fd, const void *data, size_t len, uint64_t off,
+	     int flags, struct wait *w)
 {
 	CHECK(len > 0);
-	*io = (struct io){ .single = { (void *)(uintptr_t)data, len }, .len = len, .iov_count = 1, .off = off,
-			   .fd = fd, .op = RING_WRITE, .flags = flags };
+	*io = (struct io){.single = {(void *)(uintptr_t)data, len},
+			  .len = len,
+			  .iov_count = 1,
+			  .off = off,
+			  .fd = fd,
+			  .op = RING_WRITE,
+			  .flags = flags};
 	io->iov = &io->single;
 	return io_start(l, io, w);
 }
 
 int io_fsync(struct loop *l, struct io *io, int fd, struct wait *w)
 {
-	*io = (struct io){ .fd = fd, .op = RING_FSYNC };
+	*io = (struct io){.fd = fd, .op = RING_FSYNC};
 	return io_start(l, io, w);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads for blocking calls. A mutex and a condition variable: these calls take tens of microseconds at
- * least, so the queue is never what costs. */
+/* Threads for blocking calls. A mutex and a condition variable: these calls take tens of
+ * microseconds at least, so the queue is never what costs. */
 #include "node/loop/worker.h"
 
 #include <pthread.h>

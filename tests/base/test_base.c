@@ -23,7 +23,7 @@ TEST(err, own_codes_know_their_errno)
 
 TEST(bytes, reader_stops_at_the_end)
 {
-	uint8_t b[5] = { 1, 2, 3, 4, 5 };
+	uint8_t b[5] = {1, 2, 3, 4, 5};
 	struct reader r = reader_init(b, sizeof(b));
 
 	EXPECT_EQ(read_u32(&r), 0x04030201);
@@ -120,7 +120,7 @@ static void pool_ready(struct pool_waiter *w)
 TEST(pool, empty_is_back_pressure)
 {
 	struct pool p;
-	struct pool_waiter w = { .ready = pool_ready };
+	struct pool_waiter w = {.ready = pool_ready};
 	void *a, *b;
 
 	pool_init(&p, "test", 10, 2);
@@ -184,14 +184,28 @@ TEST(rng, a_seed_replays)
 }
 
 static char steps_trace[64];
-static int step_a(void *ctx) { strcat(steps_trace, "a"); return 0; }
-static void undo_a(void *ctx) { strcat(steps_trace, "A"); }
-static int step_b(void *ctx) { strcat(steps_trace, "b"); return *(int *)ctx; }
-static void undo_b(void *ctx) { strcat(steps_trace, "B"); }
+static int step_a(void *ctx)
+{
+	strcat(steps_trace, "a");
+	return 0;
+}
+static void undo_a(void *ctx)
+{
+	strcat(steps_trace, "A");
+}
+static int step_b(void *ctx)
+{
+	strcat(steps_trace, "b");
+	return *(int *)ctx;
+}
+static void undo_b(void *ctx)
+{
+	strcat(steps_trace, "B");
+}
 
 TEST(steps, a_failed_step_undoes_those_before_it)
 {
-	static const struct step table[] = { { "a", step_a, undo_a }, { "b", step_b, undo_b } };
+	static const struct step table[] = {{"a", step_a, undo_a}, {"b", step_b, undo_b}};
 	int rc = -EIO;
 	size_t done;
 
@@ -205,11 +219,14 @@ TEST(steps, a_failed_step_undoes_those_before_it)
 }
 
 static int join_rc = 1;
-static void join_end(struct wait *w, int rc) { join_rc = rc; }
+static void join_end(struct wait *w, int rc)
+{
+	join_rc = rc;
+}
 
 TEST(op, join_waits_for_all_and_keeps_the_first_error)
 {
-	struct wait owner = { join_end };
+	struct wait owner = {join_end};
 	struct join j;
 	struct wait *part;
 

@@ -24,8 +24,15 @@ static void start(void)
 }
 
 static struct timer t1, t2;
-static void on_t1(struct timer *t) { note("1"); }
-static void on_t2(struct timer *t) { note("2"); loop_stop(loop); }
+static void on_t1(struct timer *t)
+{
+	note("1");
+}
+static void on_t2(struct timer *t)
+{
+	note("2");
+	loop_stop(loop);
+}
 
 TEST(loop, timers_fire_in_order_and_can_be_cancelled)
 {
@@ -48,8 +55,16 @@ TEST(loop, timers_fire_in_order_and_can_be_cancelled)
 }
 
 static struct turn_end log_hook, send_hook;
-static void on_log(struct turn_end *t) { note("L"); turn_end_arm(loop, &send_hook, TURN_SEND); }
-static void on_send(struct turn_end *t) { note("S"); loop_stop(loop); }
+static void on_log(struct turn_end *t)
+{
+	note("L");
+	turn_end_arm(loop, &send_hook, TURN_SEND);
+}
+static void on_send(struct turn_end *t)
+{
+	note("S");
+	loop_stop(loop);
+}
 static struct post armed_post;
 static void on_armed(struct post *p)
 {
@@ -129,9 +144,11 @@ TEST(io, writes_then_reads_come_back)
 	io_wait.resume = on_io;
 	for (int i = 0; i < IOS; i++) {
 		memset(data[i], i, 8192);
-		iov[i][0] = (struct iovec){ data[i], 4096 };
-		iov[i][1] = (struct iovec){ data[i] + 4096, 4096 };
-		EXPECT_EQ(io_writev(loop, &ios[i], fd, iov[i], 2, (uint64_t)i * 8192, IO_DSYNC, &io_wait), PENDING);
+		iov[i][0] = (struct iovec){data[i], 4096};
+		iov[i][1] = (struct iovec){data[i] + 4096, 4096};
+		EXPECT_EQ(io_writev(loop, &ios[i], fd, iov[i], 2, (uint64_t)i * 8192, IO_DSYNC,
+				    &io_wait),
+			  PENDING);
 	}
 	io_left = IOS;
 	loop_run(loop);
@@ -141,7 +158,8 @@ TEST(io, writes_then_reads_come_back)
 
 	start();
 	for (int i = 0; i < IOS; i++)
-		EXPECT_EQ(io_read(loop, &ios[i], fd, back[i], 8192, (uint64_t)i * 8192, &io_wait), PENDING);
+		EXPECT_EQ(io_read(loop, &ios[i], fd, back[i], 8192, (uint64_t)i * 8192, &io_wait),
+			  PENDING);
 	io_left = IOS;
 	loop_run(loop);
 	EXPECT_EQ(io_rc, 0);
@@ -150,7 +168,8 @@ TEST(io, writes_then_reads_come_back)
 
 	start();
 	/* A short read continues and then meets the end. */
-	EXPECT_EQ(io_read(loop, &ios[0], fd, back, 8192 * 2, (uint64_t)(IOS - 1) * 8192, &io_wait), PENDING);
+	EXPECT_EQ(io_read(loop, &ios[0], fd, back, 8192 * 2, (uint64_t)(IOS - 1) * 8192, &io_wait),
+		  PENDING);
 	EXPECT_EQ(io_fsync(loop, &ios[1], fd, &io_wait), PENDING);
 	io_left = 2;
 	loop_run(loop);
@@ -189,7 +208,10 @@ TEST(fdwatch, tells_what_is_wanted_and_ready)
 }
 
 static struct work works[50];
-static int run_work(struct work *w) { return -(int)(w - works); }
+static int run_work(struct work *w)
+{
+	return -(int)(w - works);
+}
 static void on_work(struct wait *w, int rc)
 {
 	EXPECT(loop_is_current(loop));
@@ -201,7 +223,7 @@ static void on_work(struct wait *w, int rc)
 TEST(worker, results_come_back_on_the_loop)
 {
 	struct worker_pool *p = worker_pool_create("w", 2, 0);
-	struct wait w = { on_work };
+	struct wait w = {on_work};
 
 	start();
 	io_rc = 0;

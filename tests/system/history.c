@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history: load with a memory. Clients write unique values, read, trim and zero on a few hot blocks through
- * NBD, reconnect when a connection breaks, record every operation with its times, and at the end read
- * everything back and check that the whole history is linearizable per block: no acknowledged write lost,
- * no read back in time, no torn, misplaced or foreign block.
+/* history: load with a memory. Clients write unique values, read, trim and zero on a few hot blocks
+ * through NBD, reconnect when a connection breaks, record every operation with its times, and at
+ * the end read everything back and check that the whole history is linearizable per block: no
+ * acknowledged write lost, no read back in time, no torn, misplaced or foreign block.
  *
- *   history --volume NAME --socket PATH [--socket PATH …] [--clients 4] [--blocks 256] [--seconds 10]
+ *   history --volume NAME --socket PATH [--socket PATH …] [--clients 4] [--blocks 256] [--seconds
+ * 10]
  *           [--seed N] [--stop-file F]     runs until the time is over or F exists
  *
- * Exit: 0 clean; 1 a violation (printed); 2 usage; 3 the device did not come back for the final read. */
+ * Exit: 0 clean; 1 a violation (printed); 2 usage; 3 the device did not come back for the final
+ * read. */
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -24,10 +26,10 @@
 #include "tests/system/history_check.h"
 #include "tests/system/nbd_io.h"
 
-#define BLOCK 4096u
-#define SPAN_MAX 8u
-#define SOCKETS_MAX 8
-#define MAGIC 0x59524f545349487full
+#define BLOCK             4096u
+#define SPAN_MAX          8u
+#define SOCKETS_MAX       8
+#define MAGIC             0x59524f545349487full
 #define RECONNECT_LIMIT_S 120
 
 struct label { /* at both ends of each block, so that tearing shows */
@@ -51,7 +53,8 @@ static double seconds = 10;
 static uint64_t seed, run_id;
 static atomic_bool stop, failed;
 static _Atomic uint64_t next_value = 1, last_completion, longest_gap;
-static atomic_uchar *zeroed; /* per block: one zeroing write per run, so that zeros are unambiguous */
+static atomic_uchar
+	*zeroed; /* per block: one zeroing write per run, so that zeros are unambiguous */
 
 static uint64_t now_ns(void)
 {
@@ -73,8 +76,8 @@ static void note_completion(void)
 
 static void violation(const char *what, unsigned block, const struct label *l)
 {
-	printf("VIOLATION: block %u: %s (label: run %llx value %llx block %u client %u)\n", block, what,
-	       (unsigned long long)l->run, (unsigned long long)l->value, l->block, l->client);
+	printf("VIOLATION: block %u: %s (label: run %llx value %llx block %u client %u)\n", block,
+	       what, (unsigned long long)l->run, (unsigned long long)l->value, l->block, l->client);
 	fflush(stdout);
 	atomic_store(&failed, true);
 	atomic_store(&stop, true);
@@ -82,7 +85,7 @@ static void violation(const char *what, unsigned block, const struct label *l)
 
 static void block_fill(uint8_t *p, unsigned block, unsigned client, uint64_t value)
 {
-	struct label l = { MAGIC, run_id, value, block, client };
+	struct label l = {MAGIC, run_id, value, block, client};
 	struct rng r;
 
 	rng_seed(&r, value ^ run_id);
@@ -91,8 +94,8 @@ static void block_fill(uint8_t *p, unsigned block, unsigned client, uint64_t val
 	memcpy(p + BLOCK - sizeof(l), &l, sizeof(l));
 }
 
-/* The value a block shows: 0 for zeros that were there from the start is not possible (every block is
- * written first), so zeros stand for the block's one zeroing write. */
+/* The value a block shows: 0 for zeros that were there from the start is not possible (every block
+ * is written first), so zeros stand for the block's one zeroing write. */
 static int block_value(const uint8_t *p, unsigned block, uint64_t *value)
 {
 	static const uint8_t zeros[BLOCK];
@@ -119,13 +122,14 @@ static int block_value(const uint8_t *p, unsigned block, uint64_t *value)
 	return -1;
 }
 
-static void record(struct client *c, unsigned block, bool is_write, uint64_t value, uint64_t t0, uint64_t t1)
+static void record(struct client *c, unsigned block, bool is_write, uint64_t value, uint64_t t0,
+		   uint64_t t1)
 {
 	if (c->count == c->cap) {
 		c->cap = c->cap ? c->cap * 2 : 65536;
 		c->ops = realloc(c->ops, c->cap * sizeof(*c->ops));
 	}
-	c->ops[c->count++] = (struct history_op){ value, t0, t1, block, is_write };
+	c->ops[c->count++] = (struct history_op){value, t0, t1, block, is_write};
 }
 
 static int client_connect(struct client *c)
@@ -134,7 +138,7 @@ static int client_connect(struct client *c)
 
 	while (c->nbd.fd < 0) {
 		const char *path = sockets[rng_below(&c->rng, socket_count)];
-		struct timespec pause = { 0, 20000000 };
+		struct timespec pause = {0, 20000000};
 
 		if (nbd_connect(&c->nbd, path, volume) == 0) {
 			c->reconnects++;
@@ -264,25 +268,38 @@ static int write_all(struct client *c)
 static int parse(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "volume", 1, NULL, 'v' }, { "socket", 1, NULL, 's' },	 { "clients", 1, NULL, 'c' },
-		{ "blocks", 1, NULL, 'b' }, { "seconds", 1, NULL, 't' }, { "seed", 1, NULL, 'r' },
-		{ "stop-file", 1, NULL, 'f' }, { NULL, 0, NULL, 0 },
+		{"volume", 1, NULL, 'v'},    {"socket", 1, NULL, 's'},  {"clients", 1, NULL, 'c'},
+		{"blocks", 1, NULL, 'b'},    {"seconds", 1, NULL, 't'}, {"seed", 1, NULL, 'r'},
+		{"stop-file", 1, NULL, 'f'}, {NULL, 0, NULL, 0},
 	};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (o) {
-		case 'v': volume = optarg; break;
+		case 'v':
+			volume = optarg;
+			break;
 		case 's':
 			if (socket_count < SOCKETS_MAX)
 				sockets[socket_count++] = optarg;
 			break;
-		case 'c': client_count = (unsigned)atoi(optarg); break;
-		case 'b': blocks = (unsigned)atoi(optarg); break;
-		case 't': seconds = atof(optarg); break;
-		case 'r': seed = strtoull(optarg, NULL, 0); break;
-		case 'f': stop_file = optarg; break;
-		default: return -1;
+		case 'c':
+			client_count = (unsigned)atoi(optarg);
+			break;
+		case 'b':
+			blocks = (unsigned)atoi(optarg);
+			break;
+		case 't':
+			seconds = atof(optarg);
+			break;
+		case 'r':
+			seed = strtoull(optarg, NULL, 0);
+			break;
+		case 'f':
+			stop_file = optarg;
+			break;
+		default:
+			return -1;
 		}
 	}
 	return volume && socket_count && client_count && blocks ? 0 : -1;
@@ -309,7 +326,8 @@ static int report(struct client *clients)
 		printf("VIOLATION: %s\n", why);
 		atomic_store(&failed, true);
 	}
-	printf("history: %zu block operations, %llu errors, %llu connects, longest gap %llu ms, seed %llu: %s\n",
+	printf("history: %zu block operations, %llu errors, %llu connects, longest gap %llu ms, "
+	       "seed %llu: %s\n",
 	       total, (unsigned long long)errors, (unsigned long long)reconnects,
 	       (unsigned long long)(atomic_load(&longest_gap) / 1000000), (unsigned long long)seed,
 	       atomic_load(&failed) ? "VIOLATED" : "clean");
@@ -322,8 +340,9 @@ int main(int argc, char **argv)
 	uint64_t end;
 
 	if (parse(argc, argv) < 0) {
-		fprintf(stderr, "usage: history --volume NAME --socket PATH … [--clients N] [--blocks N] "
-				"[--seconds S] [--seed N] [--stop-file F]\n");
+		fprintf(stderr,
+			"usage: history --volume NAME --socket PATH … [--clients N] [--blocks N] "
+			"[--seconds S] [--seed N] [--stop-file F]\n");
 		return 2;
 	}
 	if (!seed)
@@ -337,7 +356,8 @@ int main(int argc, char **argv)
 		rng_seed(&clients[i].rng, seed + i);
 	}
 	if (write_all(&clients[client_count]) < 0) {
-		fprintf(stderr, "history: %s could not be written through %s\n", volume, sockets[0]);
+		fprintf(stderr, "history: %s could not be written through %s\n", volume,
+			sockets[0]);
 		return 3;
 	}
 	printf("history: started\n");
@@ -347,8 +367,9 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < client_count; i++)
 		pthread_create(&clients[i].thread, NULL, client_run, &clients[i]);
 	end = now_ns() + (uint64_t)(seconds * 1e9);
-	while (now_ns() < end && !atomic_load(&stop) && !(stop_file && access(stop_file, F_OK) == 0)) {
-		struct timespec tick = { 0, 10000000 };
+	while (now_ns() < end && !atomic_load(&stop) &&
+	       !(stop_file && access(stop_file, F_OK) == 0)) {
+		struct timespec tick = {0, 10000000};
 
 		nanosleep(&tick, NULL); /* the run's duration, not a condition */
 	}

@@ -36,8 +36,9 @@ static int cluster_add(struct cluster *c, const struct history_op *op, char *why
 {
 	if (op->is_write) {
 		if (c->written) {
-			snprintf(why, cap, "block %u: value %llx was written twice (a fault of the test)", op->block,
-				 (unsigned long long)op->value);
+			snprintf(why, cap,
+				 "block %u: value %llx was written twice (a fault of the test)",
+				 op->block, (unsigned long long)op->value);
 			return -1;
 		}
 		c->written = 1;
@@ -46,13 +47,14 @@ static int cluster_add(struct cluster *c, const struct history_op *op, char *why
 	} else {
 		c->read = 1;
 		if (!c->written) {
-			snprintf(why, cap, "block %u: a read returned value %llx, which nobody wrote there",
+			snprintf(why, cap,
+				 "block %u: a read returned value %llx, which nobody wrote there",
 				 op->block, (unsigned long long)op->value);
 			return -1;
 		}
 		if (op->returned < c->write_invoked) {
-			snprintf(why, cap, "block %u: value %llx was read before it was written", op->block,
-				 (unsigned long long)op->value);
+			snprintf(why, cap, "block %u: value %llx was read before it was written",
+				 op->block, (unsigned long long)op->value);
 			return -1;
 		}
 	}
@@ -64,19 +66,22 @@ static int cluster_add(struct cluster *c, const struct history_op *op, char *why
 }
 
 /* Forward zones may not overlap; a backward zone may not lie strictly inside a forward one. */
-static int zones_check(struct zone *fwd, size_t nf, struct zone *bwd, size_t nb, uint32_t block, char *why,
-		       size_t cap)
+static int zones_check(struct zone *fwd, size_t nf, struct zone *bwd, size_t nb, uint32_t block,
+		       char *why, size_t cap)
 {
 	qsort(fwd, nf, sizeof(*fwd), by_lo);
 	qsort(bwd, nb, sizeof(*bwd), by_lo);
 	for (size_t i = 1; i < nf; i++)
 		if (fwd[i].lo < fwd[i - 1].hi) {
 			snprintf(why, cap,
-				 "block %u: values %llx [%llu, %llu] and %llx [%llu, %llu] were both current: a read "
+				 "block %u: values %llx [%llu, %llu] and %llx [%llu, %llu] were "
+				 "both current: a read "
 				 "went back in time or an acknowledged write vanished",
-				 block, (unsigned long long)fwd[i - 1].value, (unsigned long long)fwd[i - 1].lo,
-				 (unsigned long long)fwd[i - 1].hi, (unsigned long long)fwd[i].value,
-				 (unsigned long long)fwd[i].lo, (unsigned long long)fwd[i].hi);
+				 block, (unsigned long long)fwd[i - 1].value,
+				 (unsigned long long)fwd[i - 1].lo,
+				 (unsigned long long)fwd[i - 1].hi,
+				 (unsigned long long)fwd[i].value, (unsigned long long)fwd[i].lo,
+				 (unsigned long long)fwd[i].hi);
 			return -1;
 		}
 	for (size_t i = 0, k = 0; i < nb; i++) {
@@ -84,24 +89,26 @@ static int zones_check(struct zone *fwd, size_t nf, struct zone *bwd, size_t nb,
 			k++;
 		if (k < nf && fwd[k].lo < bwd[i].lo && bwd[i].hi < fwd[k].hi) {
 			snprintf(why, cap,
-				 "block %u: value %llx [%llu, %llu] was acknowledged while %llx [%llu, %llu] stayed "
+				 "block %u: value %llx [%llu, %llu] was acknowledged while %llx "
+				 "[%llu, %llu] stayed "
 				 "current: an acknowledged write was lost",
-				 block, (unsigned long long)bwd[i].value, (unsigned long long)bwd[i].lo,
-				 (unsigned long long)bwd[i].hi, (unsigned long long)fwd[k].value,
-				 (unsigned long long)fwd[k].lo, (unsigned long long)fwd[k].hi);
+				 block, (unsigned long long)bwd[i].value,
+				 (unsigned long long)bwd[i].lo, (unsigned long long)bwd[i].hi,
+				 (unsigned long long)fwd[k].value, (unsigned long long)fwd[k].lo,
+				 (unsigned long long)fwd[k].hi);
 			return -1;
 		}
 	}
 	return 0;
 }
 
-static int block_check(const struct history_op *ops, size_t n, struct zone *fwd, struct zone *bwd, char *why,
-		       size_t cap)
+static int block_check(const struct history_op *ops, size_t n, struct zone *fwd, struct zone *bwd,
+		       char *why, size_t cap)
 {
 	size_t nf = 0, nb = 0, i = 0;
 
 	while (i < n) {
-		struct cluster c = { .value = ops[i].value, .min_end = OP_PENDING };
+		struct cluster c = {.value = ops[i].value, .min_end = OP_PENDING};
 
 		if (c.value == 0) { /* the initial content: written before everything */
 			c.written = 1;
@@ -113,9 +120,9 @@ static int block_check(const struct history_op *ops, size_t n, struct zone *fwd,
 		if (c.write_returned == OP_PENDING && !c.read)
 			continue; /* never answered, never seen: it may not have happened */
 		if (c.min_end < c.max_start)
-			fwd[nf++] = (struct zone){ c.min_end, c.max_start, c.value };
+			fwd[nf++] = (struct zone){c.min_end, c.max_start, c.value};
 		else
-			bwd[nb++] = (struct zone){ c.max_start, c.min_end, c.value };
+			bwd[nb++] = (struct zone){c.max_start, c.min_end, c.value};
 	}
 	return zones_check(fwd, nf, bwd, nb, ops[0].block, why, cap);
 }

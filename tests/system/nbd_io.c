@@ -56,14 +56,16 @@ static int negotiate(struct nbd_io *n, const char *export)
 		uint16_t flags;
 	} __attribute__((packed)) hello;
 	uint32_t client_flags = htobe32(3), name_len = (uint32_t)strlen(export);
-	struct packed_option o = { htobe64(0x49484156454F5054ull), htobe32(7 /* GO */), htobe32(4 + name_len + 2) };
+	struct packed_option o = {htobe64(0x49484156454F5054ull), htobe32(7 /* GO */),
+				  htobe32(4 + name_len + 2)};
 	struct packed_option_reply r;
 	uint32_t be_len = htobe32(name_len);
 	uint16_t infos = 0;
 
-	if (recv_all(n->fd, &hello, sizeof(hello)) || hello.nbdmagic != htobe64(0x4e42444d41474943ull) ||
-	    send_all(n->fd, &client_flags, 4) || send_all(n->fd, &o, sizeof(o)) ||
-	    send_all(n->fd, &be_len, 4) || send_all(n->fd, export, name_len) || send_all(n->fd, &infos, 2))
+	if (recv_all(n->fd, &hello, sizeof(hello)) ||
+	    hello.nbdmagic != htobe64(0x4e42444d41474943ull) || send_all(n->fd, &client_flags, 4) ||
+	    send_all(n->fd, &o, sizeof(o)) || send_all(n->fd, &be_len, 4) ||
+	    send_all(n->fd, export, name_len) || send_all(n->fd, &infos, 2))
 		return -EPROTO;
 	for (;;) {
 		char data[4096];
@@ -87,10 +89,10 @@ static int negotiate(struct nbd_io *n, const char *export)
 
 int nbd_connect(struct nbd_io *n, const char *socket_path, const char *export)
 {
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	int rc;
 
-	*n = (struct nbd_io){ .fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) };
+	*n = (struct nbd_io){.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
 	if (strlen(socket_path) >= sizeof(a.sun_path))
 		return -ENAMETOOLONG;
 	strcpy(a.sun_path, socket_path);
@@ -114,15 +116,17 @@ int nbd_request(struct nbd_io *n, int kind, uint64_t off, uint32_t len, void *da
 		uint16_t flags, type;
 		uint64_t cookie, off;
 		uint32_t len;
-	} __attribute__((packed)) q = { htobe32(0x25609513), 0, htobe16((uint16_t)kind), ++n->cookie,
-					htobe64(off), htobe32(len) };
+	} __attribute__((packed))
+	q = {htobe32(0x25609513), 0,           htobe16((uint16_t)kind), ++n->cookie,
+	     htobe64(off),        htobe32(len)};
 	struct {
 		uint32_t magic, error;
 		uint64_t cookie;
 	} __attribute__((packed)) a;
 
 	if (send_all(n->fd, &q, sizeof(q)) || (kind == NBD_WRITE && send_all(n->fd, data, len)) ||
-	    recv_all(n->fd, &a, sizeof(a)) || a.magic != htobe32(0x67446698) || a.cookie != n->cookie)
+	    recv_all(n->fd, &a, sizeof(a)) || a.magic != htobe32(0x67446698) ||
+	    a.cookie != n->cookie)
 		goto broken;
 	if (a.error)
 		return (int)be32toh(a.error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checker against a brute-force search over all orders of small random histories: it must agree, on
- * both answers. */
+/* The checker against a brute-force search over all orders of small random histories: it must
+ * agree, on both answers. */
 #include "node/base/rng.h"
 #include "tests/lib/test.h"
 #include "tests/system/history_check.h"
@@ -26,8 +26,9 @@ static int brute(const struct history_op *ops, int n, unsigned done, uint64_t cu
 				minimal = 0;
 		if (!minimal)
 			continue;
-		if (ops[i].is_write ? brute(ops, n, done | 1u << i, ops[i].value) :
-				      ops[i].value == current && brute(ops, n, done | 1u << i, current))
+		if (ops[i].is_write
+			    ? brute(ops, n, done | 1u << i, ops[i].value)
+			    : ops[i].value == current && brute(ops, n, done | 1u << i, current))
 			return 1;
 	}
 	return 0;
@@ -47,7 +48,7 @@ TEST(history_check, agrees_with_brute_force)
 		for (int i = 0; i < n; i++) {
 			uint64_t t0 = 1 + 2 * rng_below(&r, 12), t1 = t0 + 1 + 2 * rng_below(&r, 6);
 
-			ops[i] = (struct history_op){ .invoked = t0, .returned = t1, .block = 3 };
+			ops[i] = (struct history_op){.invoked = t0, .returned = t1, .block = 3};
 			ops[i].is_write = rng_below(&r, 2);
 			if (ops[i].is_write) {
 				ops[i].value = (uint64_t)++writes;
@@ -61,7 +62,8 @@ TEST(history_check, agrees_with_brute_force)
 		want = brute(ops, n, 0, 0);
 		got = history_check(ops, (size_t)n, why, sizeof(why)) == 0;
 		if (want != got)
-			test_failed(__FILE__, __LINE__, "round %d: brute force says %d, the checker %d (%s)", round,
+			test_failed(__FILE__, __LINE__,
+				    "round %d: brute force says %d, the checker %d (%s)", round,
 				    want, got, why);
 		want ? yes++ : no++;
 	}
