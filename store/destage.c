@@ -7,8 +7,8 @@
 #include "store/codec.h"
 #include "store/destage.h"
 
-#define BYPASS_BEGIN 6000u /* permyriad of the log */
-#define BYPASS_END 5000u
+#define BYPASS_BEGIN FILL_FULL
+#define BYPASS_END 5000u /* permyriad of the log */
 
 /* ---- Pages of a round -------------------------------------------------------------------------- */
 

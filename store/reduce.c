@@ -120,7 +120,7 @@ bool reduce_step(struct tier *t)
 {
 	int rc = 0;
 
-	if (!t->reduce_wanted || t->bypass || atomic_load(&t->failed) ||
+	if (!t->reduce_wanted || pace_fill(t) >= FILL_SHARE || atomic_load(&t->failed) ||
 	    !segments_have_room(&t->seg, STREAM_HOT, STEP_PAGES * PAGE_BLOCKS))
 		return false;
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {

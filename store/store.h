@@ -280,6 +280,7 @@ struct store_stats {
 	uint64_t zero_bytes, dedup_saved_bytes, compression_saved_bytes, damaged_bytes;
 	uint64_t dedup_matched_blocks, dedup_hint_bytes;
 	uint64_t reduce_bypassed_blocks, reduce_redone_blocks; /* stored raw under load; looked at again */
+	uint32_t reduce_pending; /* 1: some of it is still to be looked at, when there is time */
 	uint32_t log_fill_permyriad; /* max(log used/limit, index used/budget), 0–10000 */
 	uint32_t destage_blocks_per_s;
 	int failed; /* 0, or the code the group failed with */

@@ -100,7 +100,8 @@ static int load_objects(struct tier *t)
 		o = tobj_create(t, get_be64(key), row.gen, row.volume);
 		o->state = row.state;
 		o->flags = o->flags_saved = row.flags;
-		t->reduce_wanted |= row.flags & OBJECT_REDUCE_LATER;
+		if (row.flags & OBJECT_REDUCE_LATER)
+			t->reduce_wanted = true;
 		o->counters = o->counters_next = row.counters;
 		o->header = xmalloc(row.header_len + 1);
 		memcpy(o->header, row.header, row.header_len);
@@ -413,6 +414,7 @@ void tier_stats(const struct tier *t, struct store_stats *out)
 	out->free_bytes = atomic_load(&t->free_bytes);
 	out->reserve_bytes = atomic_load(&t->reserve_bytes);
 	out->reduce_bypassed_blocks = atomic_load(&t->bypassed_blocks);
+	out->reduce_pending = atomic_load(&t->reduce_wanted);
 	out->reduce_redone_blocks = atomic_load(&t->reduced_blocks);
 	out->dedup_matched_blocks = atomic_load(&t->dedup.matched_blocks);
 	out->dedup_hint_bytes = atomic_load(&t->dedup.hint_bytes);

@@ -148,7 +148,8 @@ struct tier {
 	struct shares shares;
 	struct dedup dedup;
 	struct object_counters totals; /* of all objects, as committed */
-	bool bypass, reduce_wanted;    /* wanted: an object may have OBJECT_REDUCE_LATER */
+	bool bypass;
+	_Atomic bool reduce_wanted;    /* an object may have OBJECT_REDUCE_LATER */
 
 	/* Shards. */
 	struct tier_shard *shards;
@@ -204,6 +205,8 @@ void *destager_main(void *arg);
 void destager_batch_end(struct tier *t, struct destage_batch *b, int rc);
 /* tier_pace.c. A level is a nice value, or PACE_IDLE. */
 #define PACE_IDLE 20
+#define FILL_SHARE 3000u /* permyriad of the log: below, what can wait for idle CPU does */
+#define FILL_FULL 6000u
 void pace_start(struct tier *t);
 void pace_apply(struct tier *t);
 int pace_level(uint32_t fill_permyriad, bool aged, bool awaited);

@@ -10,8 +10,6 @@
 
 #include "store/tier_internal.h"
 
-#define FILL_SHARE 3000u /* permyriad */
-#define FILL_FULL 6000u
 #define AGE_S 60u
 #define NICE_WITHOUT_RIGHT 10
 
@@ -100,6 +98,9 @@ void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hur
 {
 	struct tier_shard *s = &t->shards[shard];
 
+	if (fill_permyriad < FILL_SHARE && atomic_load_explicit(&s->fill, memory_order_relaxed) >= FILL_SHARE &&
+	    atomic_load_explicit(&t->reduce_wanted, memory_order_relaxed))
+		sem_post(&t->more_work);
 	atomic_store_explicit(&s->fill, fill_permyriad, memory_order_relaxed);
 	if (hurry != s->hurry) {
 		s->hurry = hurry;

@@ -31,6 +31,7 @@ struct harness {
 	uint64_t log_pos, log_size, seq;
 	struct rng rng;
 	bool compression, dedup;
+	uint32_t high; /* the fill of the log as the tier starts */
 	bool mixed;    /* by object: all, dedup, compression, nothing */
 	uint64_t pool; /* random blocks come from so many different ones; 0: all differ */
 };
