@@ -193,7 +193,6 @@ static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at,
 			return -ERR_CORRUPT;
 		o = find(&s->shards[lr.object % s->shard_count], lr.object);
 		if (o && o->gen == lr.gen) {
-			object_note(o, seg);
 			if (!record_is_header(lr.r.kind)) {
 				replay_data(o, &lr, fps,
 					    lr.fp_count ? pos + h->header_blocks + used : pos);
@@ -207,6 +206,7 @@ static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at,
 				if (err)
 					return err;
 			}
+			object_note(o, seg);
 		}
 		used += lr.fp_count;
 	}

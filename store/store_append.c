@@ -109,13 +109,26 @@ void object_note(struct store_object *o, uint32_t seg)
 	struct shard *sh = o->shard;
 	struct log_note *n;
 
-	if (o->noted_seg == seg)
+	if (o->note && o->noted_seg == seg) {
+		o->note->upto = MAX(o->note->upto, o->last.seq);
 		return;
-	o->noted_seg = seg;
+	}
 	n = arena_get(&sh->arena, sizeof(*n));
 	n->object = o;
+	n->upto = o->last.seq;
+	o->note = n;
+	o->noted_seg = seg;
 	list_push_back(&sh->segs[seg].notes, &n->link);
 	list_push_back(&o->notes, &n->object_link);
+}
+
+void note_free(struct shard *sh, struct log_note *n)
+{
+	if (n->object->note == n)
+		n->object->note = NULL;
+	list_del(&n->link);
+	list_del(&n->object_link);
+	arena_put(&sh->arena, n, sizeof(*n));
 }
 
 /* The batch has its place: so have its records. */
@@ -150,6 +163,12 @@ void shard_batch_placed(struct shard *sh, struct batch *b)
 	}
 }
 
+/* Not cut since. */
+static bool in_history(const struct store_object *o, struct version v)
+{
+	return v.seq <= o->last.seq && version_cmp(v, o->last) <= 0 && epochs_hold(&o->h, v);
+}
+
 void shard_batch_durable(struct shard *sh, struct batch *b)
 {
 	struct list *n;
@@ -159,10 +178,10 @@ void shard_batch_durable(struct shard *sh, struct batch *b)
 		struct store_append *op = container_of(n, struct store_append, link);
 		struct store_object *o = op->object;
 
-		if (b->seq < o->cut_batch || op->kind == RECORD_COPY || op->kind == APPEND_MOVE)
+		if (op->kind == RECORD_COPY || op->kind == APPEND_MOVE ||
+		    !in_history(o, op->version))
 			continue;
-		if (op->kind == RECORD_CUT || version_cmp(o->durable, op->version) < 0)
-			o->durable = op->version;
+		o->durable = version_max(o->durable, op->version);
 	}
 	while ((n = list_pop_front(&b->ops))) {
 		struct store_append *op = container_of(n, struct store_append, link);
@@ -391,8 +410,6 @@ static void header_appended(struct store_append *op, struct batch *b)
 {
 	op->batch = b->seq;
 	list_push_back(&b->ops, &op->link);
-	if (op->kind == RECORD_CUT)
-		op->object->cut_batch = b->seq;
 }
 
 int store_put_header(struct store_object *o, struct store_append *op, enum record_kind kind,

@@ -283,14 +283,9 @@ static unsigned destages_wanted(struct shard *sh, uint32_t fill)
 
 /* ---- Releasing segments ---- */
 
-static void note_free(struct shard *sh, struct log_note *n)
-{
-	list_del(&n->link);
-	list_del(&n->object_link);
-	arena_put(&sh->arena, n, sizeof(*n));
-}
-
-/* True: every object with records in the segment has a header in the map that is at least as new. */
+/* True: every object with records in the segment has a header in the map that makes them superfluous. One
+ * saved earlier does only if it had all that the object ever wrote here as committed: what was not is not
+ * in it (object_encode). One saved for this segment does: nothing uncommitted stands in it any more. */
 static bool headers_saved(struct shard *sh, uint32_t seg)
 {
 	struct shard_seg *ss = &sh->segs[seg];
@@ -310,7 +305,7 @@ static bool headers_saved(struct shard *sh, uint32_t seg)
 		struct store_object *o = note->object;
 
 		n = n->next;
-		if (o->saved_batch >= need) {
+		if (o->saved_batch >= need && o->saved_seq >= note->upto) {
 			note_free(sh, note);
 			continue;
 		}
@@ -318,9 +313,11 @@ static bool headers_saved(struct shard *sh, uint32_t seg)
 			continue; /* its notes go with it */
 		hs->headers[count] = (struct destage_header){
 			.object = o->id, .gen = o->gen, .volume = o->volume};
-		hs->objects[count] = o;
+		hs->notes[count] = note;
 		object_encode(o, true, &hs->bytes);
 		at[count + 1] = hs->bytes.len;
+		hs->commit[count].tenure = get_le32(hs->bytes.data + at[count] + 16);
+		hs->commit[count].seq = get_le64(hs->bytes.data + at[count] + 20);
 		hs->destaged[count].tenure = get_le32(hs->bytes.data + at[count] + 28);
 		hs->destaged[count].seq = get_le64(hs->bytes.data + at[count] + 32);
 		o->destaging++; /* a delete waits for it */
@@ -357,11 +354,13 @@ static void on_saved(struct post *p)
 	else
 		store_fail(sh->store, b->rc, "saving object headers failed");
 	for (unsigned i = 0; i < b->header_count; i++) {
-		struct store_object *o = hs->objects[i];
+		struct store_object *o = hs->notes[i]->object;
 
 		if (!b->rc) {
 			o->saved_batch = hs->covers;
+			o->saved_seq = hs->commit[i].seq;
 			o->destaged = hs->destaged[i];
+			note_free(sh, hs->notes[i]);
 		}
 		o->destaging--;
 		object_try_delete(o);

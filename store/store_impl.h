@@ -33,6 +33,7 @@ struct log_note {
 	struct list link;
 	struct store_object *object;
 	struct list object_link;
+	uint64_t upto; /* seq that the object had reached with its last record there */
 };
 
 struct space_waiter {
@@ -52,12 +53,13 @@ struct store_object {
 	struct version last, durable, destaged;
 	struct version base; /* replay: commit that the map's header had */
 	uint64_t born;
-	uint64_t cut_batch;	 /* appends of earlier batches say nothing about `durable` any more */
-	uint64_t saved_batch;	 /* the header in the map covers all up to this batch; 0: not saved yet */
+	uint64_t saved_batch;	 /* the header in the map has the state as of this batch; 0: not saved yet */
+	uint64_t saved_seq;	 /* and all that is committed up to here */
 	struct retry_table retry;
 	struct list tail, tails_link; /* link in shard.tails while the tail is not empty */
 	struct list pages, notes;
 	unsigned page_count, destaging, refs, copies_open; /* copies in the open batch */
+	struct log_note *note; /* of the segment it wrote to last */
 	uint32_t noted_seg;
 	uint64_t changes;  /* counts what changes its page versions */
 	uint64_t destages; /* counts finished ones: a map page read before may be old */
@@ -89,7 +91,8 @@ struct header_save {
 	struct destage_batch batch;
 	struct destage_header headers[HEADERS_PER_BATCH];
 	struct version destaged[HEADERS_PER_BATCH];
-	struct store_object *objects[HEADERS_PER_BATCH];
+	struct log_note *notes[HEADERS_PER_BATCH];
+	struct version commit[HEADERS_PER_BATCH];
 	struct writer bytes;
 	uint64_t covers; /* batch seq */
 	bool busy;
@@ -230,6 +233,7 @@ void object_try_delete(struct store_object *o);
 void object_advance(struct store_object *o); /* moves committed records into the index */
 void object_settle(struct store_object *o);  /* also those in the open batch */
 void object_note(struct store_object *o, uint32_t seg);
+void note_free(struct shard *sh, struct log_note *n);
 void object_cut(struct store_object *o, struct version after);
 void object_check_epochs(struct store_object *o); /* drops tail records that the table does not hold */
 struct log_tail *tail_new(struct store_object *o, const struct record *r, const struct fp128 *fps,

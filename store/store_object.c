@@ -77,18 +77,13 @@ struct store_object *object_new(struct shard *sh, uint64_t id, uint32_t gen, uin
 void object_drop_log(struct store_object *o)
 {
 	struct shard *sh = o->shard;
-	struct list *n;
 
 	while (!list_empty(&o->tail))
 		tail_free(sh, container_of(o->tail.next, struct log_tail, link));
 	while (!list_empty(&o->pages))
 		page_drop(sh, container_of(o->pages.next, struct page_node, object_link));
-	while ((n = list_pop_front(&o->notes))) {
-		struct log_note *note = container_of(n, struct log_note, object_link);
-
-		list_del(&note->link);
-		arena_put(&sh->arena, note, sizeof(*note));
-	}
+	while (!list_empty(&o->notes))
+		note_free(sh, container_of(o->notes.next, struct log_note, object_link));
 }
 
 void object_put_ref(struct store_object *o)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Not a test: CPU per 4 KiB append and per read from the log, on the fake tier. bench_log [depth] [appends] */
+/* Not a test: CPU per 4 KiB append and per read from the log, on the fake tier. */
 #include <time.h>
 
 #include "tests/store/log/fake_tier.h"

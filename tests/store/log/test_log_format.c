@@ -61,7 +61,7 @@ TEST(format, log_segment_header)
 
 	log_segment_encode(&h, b);
 	EXPECT_GOLDEN(b, LOG_SEGMENT_HEADER_LEN,
-		"41534c53 0100 0100 0200 0000 03000000			# magic, format, lane, lanes, incarnation\n"
+		"41534c53 0100 0100 0200 0000 03000000 # magic, format, lane, lanes, incarnation\n"
 		"505152535455565758595a5b5c5d5e5f			# log\n"
 		"0700000005000000 0000000005000000			# generation, session\n"
 		"0b00000000000000 0900000000000000			# first batch, durable\n"
@@ -100,12 +100,12 @@ TEST(format, batch_and_record)
 	log_record_encode(&lr, fps, b + LOG_BATCH_HEADER_LEN);
 	log_batch_seal(&h, b, seed);
 	EXPECT_GOLDEN(b, 64 + 80 + 32,
-		"41534c42 0100 0100 0100 0100 02000000			# magic, format, header blocks, lane, records, payload\n"
+		"41534c42 0100 0100 0100 0100 02000000 # magic, format, header blocks, lane, records, payload\n"
 		"0700000000000000 0500000000000000 0300000000000000	# generation, seq, durable\n"
 		"0900000000000000 26b39fb025fa51cb 0600000000000000	# kv commit, hash, oldest\n"
 		"2211000000000000 03000000 04000000 6400000000000000	# object, generation, tenure, seq\n"
 		"04000000 6200000000000000 3e000000 04000000		# commit, first block, blocks\n"
-		"08000000 02000000 3700000000000000 3200000000000000	# attachment, epoch, request, low-water\n"
+		"08000000 02000000 3700000000000000 3200000000000000 # attachment, epoch, request, low-water\n"
 		"01 01 0000 0000000000000000				# kind, skip, flags, zero\n"
 		"01000000000000000200000000000000 03000000000000000400000000000000");
 	EXPECT_OK(log_batch_peek(b, &back));
@@ -186,7 +186,7 @@ TEST(format, object_header)
 	retry_note(&t, 5, 1, 21, 19, (struct version){ 8, 101 }); /* above `upto`: stays out */
 	stored_header_encode(&s, &t, (struct version){ 8, 100 }, &w);
 	EXPECT_GOLDEN(w.data, w.len,
-		"41534f48 0100 0100 7a000000 09000000			# magic, format, flags, length, seen\n"
+		"41534f48 0100 0100 7a000000 09000000 # magic, format, flags, length, seen\n"
 		"08000000 6400000000000000 08000000 5f00000000000000	# commit, destaged\n"
 		"2100000000000000 0200					# born, epochs\n"
 		"04000000 0100000000000000 08000000 5a00000000000000\n"

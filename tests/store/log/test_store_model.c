@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random work against a model, with clean ends, crashes and changing shard counts. An agent on each shard keeps
- * appends, commits, cuts and reads in flight on its objects; at a random moment the store is closed, or devices
- * and map are copied while all stands still and the copy is opened. Then must hold:
+/* Random work against a model, with clean ends, crashes and changing shard counts. An agent on each
+ * shard keeps appends, commits, cuts and reads in flight on its objects; at a random moment the store is
+ * closed, or devices and map are copied while all stands still and the copy is opened. Then must hold:
  *   - every record that was answered is there, in the history that the model knows;
- *   - each page is the history up to exactly its page version (PAGE), before and after committing the rest;
+ *   - each page is the history up to exactly its page version, before and after committing the rest;
  *   - folds and versions are what the model reckons.
  * SEED=n replays one run (as far as the disk's timing allows), ROUNDS=n makes it longer. */
 #include "tests/store/log/fake_tier.h"
@@ -20,14 +20,14 @@ struct event {
 	struct version version;
 	uint8_t kind;
 	uint32_t block, blocks;
-	uint64_t seed;
+	uint64_t seed, request;
 };
 
 struct model {
 	uint64_t id;
 	uint32_t gen, tenure;
 	struct event *history; /* by seq − 1 */
-	uint64_t last, acked, committed;
+	uint64_t last, acked, committed, requests;
 	struct object_header h;
 	/* A cut that is not durable yet: what was before. */
 	bool cutting;
@@ -235,6 +235,8 @@ static void do_append(struct agent *a, struct model *m)
 	r.commit = (struct version){0};
 	if (m->committed && rng_chance(&a->rng, 0.7))
 		r.commit = m->history[m->committed - 1].version;
+	r.attachment = 1;
+	r.request = ++m->requests;
 	for (unsigned i = 0; i < n && r.kind == RECORD_WRITE; i++) {
 		block_fill(payload + (size_t)i * BLOCK_SIZE, seed, i);
 		fps[i] = hash_block(payload + (size_t)i * BLOCK_SIZE);
@@ -254,14 +256,18 @@ static void do_append(struct agent *a, struct model *m)
 	s->wait.resume = on_append;
 	s->seq = r.version.seq;
 	m->history = xrealloc(m->history, (m->last + 1) * sizeof(*m->history));
-	m->history[m->last++] = (struct event){r.version, r.kind, r.block, r.blocks, seed};
+	m->history[m->last++] =
+		(struct event){r.version, r.kind, r.block, r.blocks, seed, r.request};
 }
 
 static void do_commit(struct agent *a, struct model *m)
 {
-	if (m->reads || m->acked <= m->committed || m->cutting)
+	/* A member that is being filled hears of commits before its own log is durable. */
+	uint64_t upto = rng_chance(&a->rng, 0.2) ? m->last : m->acked;
+
+	if (m->reads || upto <= m->committed || m->cutting)
 		return;
-	m->committed = rng_between(&a->rng, m->committed + 1, m->acked);
+	m->committed = rng_between(&a->rng, m->committed + 1, upto);
 	store_commit(object_of(a, m), m->history[m->committed - 1].version);
 	EXPECT_EQ(store_commit_version(object_of(a, m)).seq, m->committed);
 }
@@ -518,6 +524,26 @@ static void check_pages(struct world *w, struct model *m, const struct look *l)
 	}
 }
 
+/* Numbers of records that are there are known (or folded), those of lost ones are new again. */
+static void check_retries(struct world *w, struct model *m, uint64_t last)
+{
+	struct store_object *o = rig_object(&w->rig, m->id, m->gen);
+	uint64_t from = m->last > 300 ? m->last - 300 : 0;
+
+	for (uint64_t s = from + 1; s <= m->last; s++) {
+		const struct event *e = &m->history[s - 1];
+		struct version v;
+		enum retry_answer is = store_retry_lookup(o, 1, 0, e->request, &v);
+
+		if (s > last)
+			EXPECT_EQ(is, RETRY_NEW);
+		else if (is == RETRY_KNOWN)
+			EXPECT(version_eq(v, e->version));
+		else
+			EXPECT_EQ(is, RETRY_BELOW);
+	}
+}
+
 static void check_object(struct world *w, struct model *m)
 {
 	struct look l = {.w = w, .m = m};
@@ -545,7 +571,9 @@ static void check_object(struct world *w, struct model *m)
 	if (l.last.seq)
 		EXPECT(version_eq(m->history[l.last.seq - 1].version, l.last));
 	EXPECT(l.commit.seq <= m->committed);
+	check_retries(w, m, l.last.seq);
 	m->last = m->acked = l.last.seq;
+	m->committed = MIN(m->committed, m->last);
 	check_pages(w, m, &l);
 	/* A new primary brings the rest back; here at once, or some time later. */
 	if (l.commit.seq < m->committed || rng_chance(&w->rng, 0.5)) {
