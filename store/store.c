@@ -27,7 +27,8 @@ static int open_device(struct store *s, const struct store_config *cfg, const ch
 	if (rc)
 		return rc;
 	rc = device_read_superblock(d);
-	if (!rc && (!uuid_equal(&d->sb.cluster, &cfg->cluster) || !uuid_equal(&d->sb.node, &cfg->node)))
+	if (!rc &&
+	    (!uuid_equal(&d->sb.cluster, &cfg->cluster) || !uuid_equal(&d->sb.node, &cfg->node)))
 		rc = -ERR_FOREIGN;
 	if (rc)
 		device_close(d);
@@ -50,7 +51,8 @@ static int missing(const struct store *s)
 	if (s->device_count == want)
 		return 0;
 	/* Single-tier: the log is spread over all. Else the cache device is there or not. */
-	return log && s->devices[s->device_count - 1].sb.role == DEVICE_CACHE ? -ERR_DEVICE : -ERR_LOG_LOST;
+	return log && s->devices[s->device_count - 1].sb.role == DEVICE_CACHE ? -ERR_DEVICE
+									      : -ERR_LOG_LOST;
 }
 
 static int check_group(const struct store *s, bool strict)
@@ -98,13 +100,15 @@ int group_open(const struct store_config *cfg, bool strict, struct store **out)
 		rc = open_device(s, cfg, cfg->devices[i]);
 		if (!rc)
 			continue;
-		log_error("store", "cannot open a device", "device=%s error=%s", cfg->devices[i], err_name(rc));
+		log_error("store", "cannot open a device", "device=%s error=%s", cfg->devices[i],
+			  err_name(rc));
 		if (rc == -ERR_BUSY || rc == -ERR_FOREIGN || rc == -ERR_VERSION)
 			break;
 		rc = 0;
 	}
 	qsort(s->devices, s->device_count, sizeof(s->devices[0]), order_devices);
-	while (s->capacity_count < s->device_count && s->devices[s->capacity_count].sb.role == DEVICE_CAPACITY)
+	while (s->capacity_count < s->device_count &&
+	       s->devices[s->capacity_count].sb.role == DEVICE_CAPACITY)
 		s->capacity_count++;
 	if (!rc)
 		rc = check_group(s, strict);
@@ -129,10 +133,14 @@ void group_close(struct store *s)
 void group_tier_config(struct store *s, const struct store_config *cfg, struct tier_config *out)
 {
 	*out = (struct tier_config){
-		.capacity = s->devices, .capacity_count = s->capacity_count,
-		.metadata_dir = cfg->metadata_dir, .group = s->devices[0].sb.group,
-		.group_incarnation = s->devices[0].sb.group_incarnation, .shards = cfg->shards,
-		.page_cache_bytes = cfg->page_cache_bytes, .block_cache_bytes = cfg->block_cache_bytes,
+		.capacity = s->devices,
+		.capacity_count = s->capacity_count,
+		.metadata_dir = cfg->metadata_dir,
+		.group = s->devices[0].sb.group,
+		.group_incarnation = s->devices[0].sb.group_incarnation,
+		.shards = cfg->shards,
+		.page_cache_bytes = cfg->page_cache_bytes,
+		.block_cache_bytes = cfg->block_cache_bytes,
 	};
 }
 
@@ -150,11 +158,12 @@ static int make_segments(struct store *s, unsigned shards)
 			continue;
 		count = (uint32_t)(sb->log_len / sb->log_segment_size);
 		if ((s->seg_blocks && blocks != s->seg_blocks) ||
-		    blocks < 2 * (LOG_BATCH_PAYLOAD_MAX - 1) || (n + (uint64_t)count) * blocks >= LOG_NONE)
+		    blocks < 2 * (LOG_BATCH_PAYLOAD_MAX - 1) ||
+		    (n + (uint64_t)count) * blocks >= LOG_NONE)
 			return -ERR_CORRUPT;
 		s->seg_blocks = blocks;
-		s->pools[s->pool_count++] =
-			(struct log_pool){ .device = &s->devices[i], .first = n, .count = count, .free = count };
+		s->pools[s->pool_count++] = (struct log_pool){
+			.device = &s->devices[i], .first = n, .count = count, .free = count};
 		n += count;
 	}
 	if (!n)
@@ -168,13 +177,16 @@ static int make_segments(struct store *s, unsigned shards)
 		p->lanes = shards / s->pool_count + (i < shards % s->pool_count);
 		if (p->count < 4 * p->lanes) {
 			log_error("store", "the log is too small for so many shards",
-				  "segments=%u shards=%u needed=%u", p->count, p->lanes, 4 * p->lanes);
+				  "segments=%u shards=%u needed=%u", p->count, p->lanes,
+				  4 * p->lanes);
 			return -ERR_LIMIT;
 		}
 		for (uint32_t k = 0; k < p->count; k++)
 			s->segs[p->first + k] = (struct log_seg){
-				.pool = p, .state = SEG_FREE,
-				.off = p->device->sb.log_start + (uint64_t)k * p->device->sb.log_segment_size };
+				.pool = p,
+				.state = SEG_FREE,
+				.off = p->device->sb.log_start +
+				       (uint64_t)k * p->device->sb.log_segment_size};
 	}
 	s->log_seed = log_seed(&s->devices[0].sb.log, s->devices[0].sb.log_incarnation);
 	return 0;
@@ -342,10 +354,12 @@ void store_identity(const struct store *s, struct store_identity *out)
 {
 	const struct superblock *sb = &s->devices[0].sb;
 
-	*out = (struct store_identity){ .group = sb->group, .group_number = sb->group_number,
-					.group_incarnation = sb->group_incarnation };
+	*out = (struct store_identity){.group = sb->group,
+				       .group_number = sb->group_number,
+				       .group_incarnation = sb->group_incarnation};
 	for (unsigned i = 0; i < s->device_count; i++)
-		out->node_incarnation = MAX(out->node_incarnation, s->devices[i].sb.node_incarnation);
+		out->node_incarnation =
+			MAX(out->node_incarnation, s->devices[i].sb.node_incarnation);
 }
 
 /* ---- Start and stop ---- */
@@ -396,8 +410,8 @@ int store_start(struct store *s, struct loop *const *loops, unsigned shards)
 
 void shard_quiesce(struct shard *sh)
 {
-	if (!sh->stopping || !sh->running || !lane_idle(&sh->lane) || sh->destages_busy || sh->headers.busy ||
-	    sh->checks_busy || sh->ops || shard_moving(sh))
+	if (!sh->stopping || !sh->running || !lane_idle(&sh->lane) || sh->destages_busy ||
+	    sh->headers.busy || sh->checks_busy || sh->ops || shard_moving(sh))
 		return;
 	sh->running = false;
 	turn_end_disarm(&sh->lane.turn);
@@ -457,8 +471,8 @@ void store_fail(struct store *s, int code, const char *why)
 		code = -ERR_DEVICE;
 	if (!atomic_compare_exchange_strong(&s->failed, &none, code))
 		return;
-	log_error("store", "the group failed", "group=%u error=%s why=\"%s\"", s->devices[0].sb.group_number,
-		  err_name(code), why);
+	log_error("store", "the group failed", "group=%u error=%s why=\"%s\"",
+		  s->devices[0].sb.group_number, err_name(code), why);
 	store_wake(s);
 }
 
@@ -475,7 +489,8 @@ static uint64_t log_blocks(const struct store *s)
 
 uint64_t store_grant(struct store *s, uint64_t want)
 {
-	uint64_t free_bytes = tier_free_bytes(s->tier), in_log = log_blocks(s) * STORE_BYTES_PER_BLOCK;
+	uint64_t free_bytes = tier_free_bytes(s->tier),
+		 in_log = log_blocks(s) * STORE_BYTES_PER_BLOCK;
 	uint64_t granted = atomic_load(&s->granted), take;
 
 	do {
@@ -511,8 +526,9 @@ void store_stats(struct store *s, struct store_stats *out)
 		out->log_bytes += s->devices[i].sb.log_len;
 	}
 	for (unsigned i = 0; i < s->pool_count; i++)
-		out->log_used_bytes += (uint64_t)(s->pools[i].count - atomic_load(&s->pools[i].free)) *
-				       s->seg_blocks * BLOCK_SIZE;
+		out->log_used_bytes +=
+			(uint64_t)(s->pools[i].count - atomic_load(&s->pools[i].free)) *
+			s->seg_blocks * BLOCK_SIZE;
 	out->layout_bytes = out->raw_bytes - out->log_bytes - out->data_bytes;
 	out->objects = 0;
 	for (unsigned i = 0; i < s->shard_count; i++) {
