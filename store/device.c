@@ -183,6 +183,7 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 		return -EINVAL;
 	d->path = xstrdup(path);
 	rc = open_fd(d, &st, read_only);
+	io_file_opened(d->fd);
 	if (rc == -EBUSY) {
 		log_error("store", "the device is in use (mounted, or held by another program)",
 			  "device=%s", path);
@@ -224,8 +225,10 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 
 void device_close(struct device *d)
 {
-	if (d->fd >= 0)
+	if (d->fd >= 0) {
+		io_file_closed(d->fd);
 		close(d->fd);
+	}
 	free(d->path);
 	d->fd = -1;
 	d->path = NULL;

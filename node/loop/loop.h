@@ -91,6 +91,12 @@ int io_write(struct loop *l, struct io *io, int fd, const void *data, size_t len
 	     int flags, struct wait *w) MUST_USE;
 int io_fsync(struct loop *l, struct io *io, int fd, struct wait *w) MUST_USE; /* fdatasync */
 unsigned loop_io_inflight(const struct loop *l);
+/* Optional, any thread: after open and before close of a file that rings will work on. On a file system
+ * in memory (tmpfs) nothing ever waits for a device, yet the kernel hands each request of a ring to a
+ * thread of its own, which costs more than the copy: there the loop moves the bytes itself, at the end of
+ * the turn. */
+void io_file_opened(int fd);
+void io_file_closed(int fd);
 
 /* Socket readiness, level-triggered. Only net/, node/http and the NBD front end use it. */
 enum fd_events { FD_READ = 1, FD_WRITE = 2 };

@@ -29,6 +29,7 @@ struct loop {
 	struct event *ring_event;
 	unsigned io_inflight;
 	struct list io_waiting; /* struct io: the submission queue was full */
+	struct list io_memory;	/* struct io on files in memory, done by ring_reap */
 };
 
 int ring_start(struct loop *l, unsigned entries);

@@ -3,7 +3,11 @@
  * what does not fit into the submission queue waits in order. A struct io is the kernel's from its
  * start to its resume. */
 #include <errno.h>
+#include <linux/magic.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "node/base/err.h"
@@ -22,6 +26,7 @@ int ring_start(struct loop *l, unsigned entries)
 	int rc;
 
 	list_init(&l->io_waiting);
+	list_init(&l->io_memory);
 	rc = io_uring_queue_init(entries, &l->ring, IORING_SETUP_CLAMP);
 	if (rc < 0)
 		return rc;
@@ -88,6 +93,51 @@ static bool io_prepare(struct loop *l, struct io *io)
 	return true;
 }
 
+/* ---- Files in memory ---- */
+
+#define FDS_MAX 4096
+static atomic_bool fd_in_memory[FDS_MAX];
+
+void io_file_opened(int fd)
+{
+	struct statfs fs;
+
+	if (fd >= 0 && fd < FDS_MAX)
+		atomic_store(&fd_in_memory[fd], fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC);
+}
+
+void io_file_closed(int fd)
+{
+	if (fd >= 0 && fd < FDS_MAX)
+		atomic_store(&fd_in_memory[fd], false);
+}
+
+static bool in_memory(int fd)
+{
+	return fd < FDS_MAX && atomic_load_explicit(&fd_in_memory[fd], memory_order_relaxed);
+}
+
+static int io_move(struct io *io)
+{
+	struct iovec rest;
+	ssize_t n;
+
+	if (io->op == RING_FSYNC)
+		return 0; /* as durable as it gets */
+	if (!io->done) {
+		n = io->op == RING_READ
+			    ? preadv(io->fd, io->iov, (int)io->iov_count, (off_t)io->off)
+			    : pwritev(io->fd, io->iov, (int)io->iov_count, (off_t)io->off);
+	} else {
+		rest = io_rest(io);
+		n = io->op == RING_READ ? pread(io->fd, rest.iov_base, rest.iov_len,
+						(off_t)(io->off + io->done))
+					: pwrite(io->fd, rest.iov_base, rest.iov_len,
+						 (off_t)(io->off + io->done));
+	}
+	return n < 0 ? -errno : (int)n;
+}
+
 static int io_start(struct loop *l, struct io *io, struct wait *w)
 {
 	CHECK(w);
@@ -95,7 +145,9 @@ static int io_start(struct loop *l, struct io *io, struct wait *w)
 	io->loop = l;
 	io->done = 0;
 	l->io_inflight++;
-	if (!list_empty(&l->io_waiting) || !io_prepare(l, io))
+	if (in_memory(io->fd))
+		list_push_back(&l->io_memory, &io->link);
+	else if (!list_empty(&l->io_waiting) || !io_prepare(l, io))
 		list_push_back(&l->io_waiting, &io->link);
 	return PENDING;
 }
@@ -106,10 +158,15 @@ static void io_finish(struct loop *l, struct io *io, int rc)
 	wait_resume(io->wait, rc);
 }
 
+static void io_again(struct loop *l, struct io *io)
+{
+	list_push_back(in_memory(io->fd) ? &l->io_memory : &l->io_waiting, &io->link);
+}
+
 static void io_complete(struct loop *l, struct io *io, int res)
 {
 	if (res == -EINTR || res == -EAGAIN) {
-		list_push_back(&l->io_waiting, &io->link);
+		io_again(l, io);
 		return;
 	}
 	if (res < 0 || io->op == RING_FSYNC) {
@@ -125,7 +182,7 @@ static void io_complete(struct loop *l, struct io *io, int res)
 		io_finish(l, io, 0);
 		return;
 	}
-	list_push_back(&l->io_waiting, &io->link);
+	io_again(l, io);
 }
 
 void ring_submit(struct loop *l)
@@ -148,8 +205,16 @@ void ring_submit(struct loop *l)
 bool ring_reap(struct loop *l)
 {
 	struct io_uring_cqe *cqe;
+	struct list memory = LIST_INIT(memory), *n;
 	bool any = false;
 
+	list_splice_back(&memory, &l->io_memory); /* what resumes start comes next time */
+	while ((n = list_pop_front(&memory))) {
+		struct io *io = list_entry(n, struct io, link);
+
+		io_complete(l, io, io_move(io));
+		any = true;
+	}
 	while (io_uring_peek_cqe(&l->ring, &cqe) == 0) {
 		struct io *io = io_uring_cqe_get_data(cqe);
 		int res = cqe->res;
@@ -158,7 +223,8 @@ bool ring_reap(struct loop *l)
 		io_complete(l, io, res);
 		any = true;
 	}
-	return any || (!list_empty(&l->io_waiting) && io_uring_sq_space_left(&l->ring));
+	return any || !list_empty(&l->io_memory) ||
+	       (!list_empty(&l->io_waiting) && io_uring_sq_space_left(&l->ring));
 }
 
 int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
