@@ -41,8 +41,9 @@
  *    44   8  data   52  8  zero   60  8  hole   72  8  damaged    (bit = block in page)
  *
  * A batch is valid if its own hash holds and lane, generation and batch seq are the expected ones; its
- * payload is valid if each block has its fingerprint. What a crash leaves: a torn batch fails its hash or a
- * fingerprint; with all behind it it never counted, since completion goes in order. Frozen by tests/store/log. */
+ * payload is valid if each block has its fingerprint. What a crash leaves: a torn batch fails its hash or
+ * a fingerprint; with all behind it it never counted, since completion goes in order.
+ * Frozen by tests/store/log. */
 #pragma once
 
 #include "node/base/bytes.h"

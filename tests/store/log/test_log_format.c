@@ -100,12 +100,12 @@ TEST(format, batch_and_record)
 	log_record_encode(&lr, fps, b + LOG_BATCH_HEADER_LEN);
 	log_batch_seal(&h, b, seed);
 	EXPECT_GOLDEN(b, 64 + 80 + 32,
-		"41534c42 0100 0100 0100 0100 02000000 # magic, format, header blocks, lane, records, payload\n"
+		"41534c42 0100 0100 0100 0100 02000000 # magic … payload blocks\n"
 		"0700000000000000 0500000000000000 0300000000000000	# generation, seq, durable\n"
 		"0900000000000000 26b39fb025fa51cb 0600000000000000	# kv commit, hash, oldest\n"
 		"2211000000000000 03000000 04000000 6400000000000000	# object, generation, tenure, seq\n"
 		"04000000 6200000000000000 3e000000 04000000		# commit, first block, blocks\n"
-		"08000000 02000000 3700000000000000 3200000000000000 # attachment, epoch, request, low-water\n"
+		"08000000 02000000 3700000000000000 3200000000000000 # attachment … low-water\n"
 		"01 01 0000 0000000000000000				# kind, skip, flags, zero\n"
 		"01000000000000000200000000000000 03000000000000000400000000000000");
 	EXPECT_OK(log_batch_peek(b, &back));
@@ -129,8 +129,9 @@ TEST(format, batch_and_record)
 TEST(format, copy_record)
 {
 	struct log_record lr = { .object = 1, .gen = 2, .fp_count = 1,
-				 .r = { .kind = RECORD_COPY, .version = { 4, 100 }, .block = 128, .blocks = 64,
-					.copy_data = 1, .copy_zero = 2, .copy_hole = 4, .copy_damaged = 8 } }, got;
+				 .r = { .kind = RECORD_COPY, .version = { 4, 100 }, .block = 128,
+					.blocks = 64, .copy_data = 1, .copy_zero = 2,
+					.copy_hole = 4, .copy_damaged = 8 } }, got;
 	struct fp128 fp = { 5, 6 };
 	uint8_t b[96], b2[96];
 	const uint8_t *at;
@@ -138,7 +139,8 @@ TEST(format, copy_record)
 
 	log_record_encode(&lr, &fp, b);
 	EXPECT_GOLDEN(b, 96,
-		"0100000000000000 02000000 04000000 6400000000000000 00000000 0000000000000000 80000000 40000000\n"
+		"0100000000000000 02000000 04000000 6400000000000000\n"
+		"00000000 0000000000000000 80000000 40000000\n"
 		"0100000000000000 0200000000000000 0400000000000000	# data, zero, hole\n"
 		"04 00 0000 0800000000000000				# kind, skip, flags, damaged\n"
 		"0500000000000000 0600000000000000");
