@@ -25,8 +25,8 @@
 #define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
 #define FILL_COPIES_MAX   4u
 #define SESSION_CREDITS   MSG_ACK_CREDITS_MAX
-#define LOG_PACED 6000u               /* of 10000: from here on admission is paced (L4) */
-#define LOG_FULL 9500u
+#define LOG_PACED         6000u /* of 10000: from here on admission is paced (L4) */
+#define LOG_FULL          9500u
 #define OBJECT_OPS_MAX    256u
 #define USED_US           3000000u /* a session counts as in use this long after an operation */
 
@@ -109,7 +109,9 @@ struct inbound { /* this replica as a member of somebody's tenure */
 	uint32_t tenure, join;
 	unsigned serial; /* of the attempt, so that late completions are known as such */
 	unsigned puts;   /* headers on their way to the disk */
-	bool syncing;
+	bool syncing;    /* the join is one of Y1: skip bits may come */
+	bool current;    /* no page is known to be stale: in good standing, may answer Q3 */
+	unsigned skips;  /* records with skip bits so far: a COMPLETE older than one says nothing */
 	uint64_t next_seq; /* 0: any (the first record after a syncing JOIN) */
 	struct version durable, commit;
 	uint32_t copies;
@@ -242,7 +244,9 @@ struct io_op {
 	struct wait wait;
 	uint64_t ticket; /* repair */
 	uint32_t repair_block, repair_blocks;
-	unsigned repair_member;
+	uint64_t repair_us, repair_refused; /* asked when; bit per node: said "not here" */
+	uint16_t repair_node;
+	bool repair_single; /* no replica has the whole run: block by block */
 	union {
 		struct store_append append;
 		struct store_read read;
@@ -255,7 +259,7 @@ struct arrival {
 	struct store_append append;
 	struct wait wait;
 	struct object *object;
-	unsigned serial;
+	unsigned serial, skips;
 	struct record record;
 	struct slice payload;
 	struct fp128 fps[RECORD_BLOCKS_MAX];
@@ -284,7 +288,7 @@ struct replicator {
 	struct list arrivals_free;
 	struct timer pace; /* opens the gate for what pacing holds back */
 	uint64_t pace_us;  /* monotonic: when the next write may be admitted */
-	bool gate_open; /* something changed that gated operations wait for */
+	bool gate_open;    /* something changed that gated operations wait for */
 	struct timer tick;
 	struct turn_end turn;
 	struct object_change *changes;

@@ -4,7 +4,8 @@
  * one struct io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
 #include "cluster/replica_impl.h"
 
-#define LEASE_WAIT_US 500000u
+#define LEASE_WAIT_US  500000u
+#define REPAIR_WAIT_US 2000000u
 
 static void op_ready(struct io_op *op, int rc)
 {
@@ -118,16 +119,20 @@ void ops_end(struct primary *p)
 /* ---- Admission ----------------------------------------------------------------------------------
  */
 
-/* A2: by the map as applied here. Only what changes data is fenced; reads need no attachment. */
+/* A2: by the map as applied here. Only what changes data is fenced; reads need no attachment, but
+ * one that names an attachment unknown here yet waits: what its holder saw may be newer than this
+ * map. */
 static uint8_t attachment_status(struct io_op *op)
 {
 	const struct io_request *q = op->io->request;
 	const struct map_attachment *a = map_attachment(op->r->map, q->attachment);
 
+	if (q->attachment >= op->r->map->next_attachment)
+		return IO_RETRY; /* this map is older than the request */
 	if (op->kind == IO_READ || op->kind == IO_STATUS)
 		return IO_OK;
 	if (!a)
-		return q->attachment >= op->r->map->next_attachment ? IO_RETRY : IO_FENCED;
+		return IO_FENCED;
 	if (a->volume != object_volume(q->object) || a->epoch != q->attach_epoch)
 		return IO_FENCED;
 	return a->revoked ? IO_FENCED : IO_OK;
@@ -252,18 +257,51 @@ static uint32_t next_bad(struct io_op *op, uint32_t *first)
 	while (i < op->blocks && !(op->read.bad[i / 64] >> (i % 64) & 1))
 		i++;
 	*first = i;
-	while (i + n < op->blocks && n < MSG_REPAIR_BLOCKS_MAX &&
+	while (i + n < op->blocks && n < (op->repair_single ? 1 : MSG_REPAIR_BLOCKS_MAX) &&
 	       op->read.bad[(i + n) / 64] >> ((i + n) % 64) & 1)
 		n++;
 	return n;
 }
 
-/* Q3: asks the next member of want for the bad blocks. */
-static int op_repair(struct io_op *op, int rc)
+/* Q3: asks a member of want for the bad blocks; one that has not joined may yet have them. */
+static int repair_ask(struct io_op *op, uint32_t first, uint32_t n)
 {
 	struct primary *p = op->primary;
 	uint8_t body[64];
 	struct writer w = writer_init(body, sizeof(body));
+	bool absent = false;
+
+	for (unsigned i = 0; i < p->member_count; i++) {
+		struct member *m = &p->member[i];
+		struct msg_repair_read q = {.key = {op->object->id, p->tenure, m->join},
+					    .ticket = op->r->tickets + 1,
+					    .block = op->block + first,
+					    .blocks = n,
+					    .commit = p->commit};
+
+		if ((!m->want && rule(RULE_REPAIR)) || op->repair_refused >> (m->node % 64) & 1)
+			continue;
+		if (m->state != MEMBER_JOINED) {
+			absent = true;
+			continue;
+		}
+		op->ticket = ++op->r->tickets;
+		op->repair_node = m->node;
+		op->repair_block = first;
+		op->repair_blocks = n;
+		op->repair_us = loop_mono_us(op->r->loop);
+		msg_repair_read_encode(&q, &w);
+		session_send(m->session, OP_REPAIR_READ, &w, NULL);
+		/* parked, so that the tick notices an answer that never comes */
+		return op_park(op, "the block from another replica");
+	}
+	if (absent) /* it joins, or is dropped (S1) */
+		return op_park(op, "another replica to join, for a repair");
+	return -ERR_DAMAGED;
+}
+
+static int op_repair(struct io_op *op, int rc)
+{
 	uint32_t first, n;
 
 	if (op->kind == IO_STATUS) {
@@ -279,27 +317,22 @@ static int op_repair(struct io_op *op, int rc)
 		op->stage = op->merge ? OP_MERGE : OP_LEASE;
 		return 0;
 	}
-	op->r->stats.corrupt++;
-	for (; op->repair_member < p->member_count; op->repair_member++) {
-		struct member *m = &p->member[op->repair_member];
-		struct msg_repair_read q = {.key = {op->object->id, p->tenure, m->join},
-					    .ticket = ++op->r->tickets,
-					    .block = op->block + first,
-					    .blocks = n,
-					    .commit = p->commit};
+	if (rc)
+		op->r->stats.corrupt++;
+	if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > REPAIR_WAIT_US)
+		return op_finish(op, IO_RETRY);
+	rc = repair_ask(op, first, n);
+	if (rc != -ERR_DAMAGED || n == 1)
+		return rc;
+	op->repair_single = true; /* each may lack another one of them */
+	op->repair_refused = 0;
+	return repair_ask(op, first, 1);
+}
 
-		if (!m->want || m->state != MEMBER_JOINED)
-			continue;
-		op->ticket = q.ticket;
-		op->repair_block = first;
-		op->repair_blocks = n;
-		op->gate_us = loop_mono_us(op->r->loop);
-		msg_repair_read_encode(&q, &w);
-		session_send(m->session, OP_REPAIR_READ, &w, NULL);
-		/* parked, so that the tick notices an answer that never comes */
-		return op_park(op, "the block from another replica");
-	}
-	return -ERR_DAMAGED;
+static void repair_refused(struct io_op *op)
+{
+	op->repair_refused |= 1ull << (op->repair_node % 64);
+	op_ready(op, 0);
 }
 
 void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload)
@@ -316,8 +349,7 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 			continue;
 		op->ticket = 0;
 		if (!m->found || m->fp_count != op->repair_blocks) {
-			op->repair_member++;
-			op_ready(op, 0);
+			repair_refused(op);
 			return;
 		}
 		for (uint32_t i = 0; i < m->fp_count; i++) {
@@ -325,8 +357,7 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 
 			if (!fp128_equal(hash_block(payload.data + i * BLOCK_SIZE), m->fps[i])) {
 				session_fail(s, -ERR_CORRUPT);
-				op->repair_member++;
-				op_ready(op, 0);
+				repair_refused(op);
 				return;
 			}
 			memcpy(op->data.data + b * BLOCK_SIZE, payload.data + i * BLOCK_SIZE,
@@ -334,6 +365,8 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 			op->read.fps[b] = m->fps[i];
 			op->read.bad[b / 64] &= ~(1ull << (b % 64));
 		}
+		op->repair_refused = 0; /* of the next run it may have what it lacked of this */
+		op->gate_us = 0;
 		s->r->stats.repairs++;
 		op_ready(op, 0);
 		return;
@@ -359,8 +392,8 @@ static int op_merge(struct io_op *op)
 		fps[i] = hash_block(op->data.data + i * BLOCK_SIZE);
 	op->out.payload = slice_ref(op->data);
 	op->out.fps = fps;
-	/* It stays alone in its range until it has its version: what is behind it may not come before
-	 * it, or its old bytes would go over them. */
+	/* It stays alone in its range until it has its version: what is behind it may not come
+	 * before it, or its old bytes would go over them. */
 	op->stage = OP_GATE;
 	return 0;
 }
@@ -696,14 +729,13 @@ static void op_run(struct io_op *op, int rc)
 	}
 }
 
-/* A repair that is not answered: ask the next replica. */
+/* A repair that is not answered: the session is gone, or soon will be; look again. */
 static bool repair_stalled(struct io_op *op)
 {
 	if (op->stage != OP_REPAIR || !op->ticket)
 		return false;
-	if (loop_mono_us(op->r->loop) - op->gate_us > ms(op->r->times->ack_ms)) {
+	if (loop_mono_us(op->r->loop) - op->repair_us > ms(op->r->times->ack_ms)) {
 		op->ticket = 0;
-		op->repair_member++;
 		op_ready(op, 0);
 	}
 	return true;

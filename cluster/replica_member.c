@@ -251,6 +251,7 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	o->in.tenure = m->key.tenure;
 	o->in.join = m->key.join;
 	o->in.syncing = m->syncing;
+	o->in.current = !m->syncing;
 	o->in.commit = (struct version){0};
 	o->in.copies = 0;
 	o->in.bytes = 0;
@@ -302,6 +303,8 @@ static void arrival_resume(struct wait *w, int rc)
 	} else if (a->serial == in->serial && in->state == IN_JOINED) {
 		if (a->record.kind == RECORD_COPY || a->record.kind == RECORD_COMPLETE)
 			in->copies++;
+		if (a->record.kind == RECORD_COMPLETE && a->skips == in->skips)
+			in->current = true;
 		if (a->record.kind != RECORD_COPY)
 			in->durable = a->record.version.seq > in->durable.seq ? a->record.version
 									      : in->durable;
@@ -409,9 +412,14 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
+	if (rec->skip_mask) {
+		in->skips++;
+		in->current = false;
+	}
 	a = arrival_get(s->r);
 	a->object = o;
 	a->serial = in->serial;
+	a->skips = in->skips;
 	a->record = *rec;
 	a->payload = slice_ref(payload);
 	a->retry_len = m->retry_len;
@@ -483,7 +491,8 @@ static void repair_resume(struct wait *wait, int rc)
 
 	/* A later tenure may have cut and rewritten meanwhile: then what was read proves nothing.
 	 */
-	if (o->in.state != IN_JOINED || o->in.tenure != p->m.key.tenure)
+	if (o->in.state != IN_JOINED || o->in.tenure != p->m.key.tenure ||
+	    o->in.join != p->m.key.join || (!o->in.current && rule(RULE_REPAIR)))
 		rc = -ERR_STALE;
 	repair_answer(o->r, p->node, p->stream, &p->m, rc ? NULL : p);
 	buf_unref(p->buf);
@@ -492,7 +501,9 @@ static void repair_resume(struct wait *wait, int rc)
 }
 
 /* The primary holds the range, so nothing newer than its commit exists there; as a member in good
- * standing we have everything up to that commit. */
+ * standing we have everything up to that commit. Good standing is what the stream says (joined with
+ * our log, or COMPLETE is durable and nothing was skipped since), not the map, which may be late.
+ */
 void inbound_repair_read(struct session *s, const struct msg_repair_read *m)
 {
 	struct object *o = inbound_find(s, &m->key);
@@ -500,9 +511,11 @@ void inbound_repair_read(struct session *s, const struct msg_repair_read *m)
 	struct buf *b = NULL;
 	int rc;
 
-	if (o && !o->in.syncing && m->commit.seq <= store_durable(o->store).seq)
+	if (o && !o->in.current && rule(RULE_REPAIR))
+		o = NULL;
+	if (o && m->commit.seq <= store_durable(o->store).seq)
 		take_commit(o, m->commit);
-	if (!o || o->in.syncing || store_commit_version(o->store).seq < m->commit.seq ||
+	if (!o || store_commit_version(o->store).seq < m->commit.seq ||
 	    !(b = buf_get(s->r->pool, m->blocks * BLOCK_SIZE))) {
 		repair_answer(s->r, s->node, s->stream, m, NULL);
 		return;

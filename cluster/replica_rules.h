@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The switches of planted faults: tests leave out one rule of the protocol to see that the simulator
- * notices. Included by cluster/replica*.c and tests/replica only. */
+/* The switches of planted faults: tests leave out one rule of the protocol to see that the
+ * simulator notices. Included by cluster/replica*.c and tests/replica only. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,6 +24,7 @@ enum replica_rule {
 		1 << 11, /* Y2: a page written meanwhile is not made current by a comparison */
 	RULE_UPTIME = 1 << 12,       /* T2: up for the grace time before serving */
 	RULE_DROP_APPLIED = 1 << 13, /* C1: a dropped member leaves when the drop is applied */
+	RULE_REPAIR = 1 << 14,       /* Q3: only want, and only who has everything, answers */
 };
 extern uint32_t replica_rules_off;
 static inline bool rule(enum replica_rule x)

@@ -12,6 +12,7 @@
  *   sim_store.c    disks (store/store.h): what is durable, what a crash loses, what is destaged
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
+ *   sim_cases.c    directed histories
  *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
 #pragma once
 
@@ -75,6 +76,8 @@ struct sim {
 	uint64_t leaderless_until;
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
+	bool damage_counts; /* also while members are out: then there may be no good copy */
+	uint64_t medium_errors;
 	/* verdict */
 	char failure[4096];
 	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults;
@@ -120,6 +123,7 @@ void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
 void sim_store_slow(struct store *s, uint64_t us);
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
+void sim_store_mend(struct store *s); /* what it could not read, it can again */
 bool sim_store_quiet(struct store *s);
 const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
 bool sim_store_holds(struct store *s, uint64_t object);
@@ -129,6 +133,8 @@ void sim_cluster_start(void);
 void sim_cluster_end(void);
 bool sim_fenced_everywhere(void);
 void sim_heal(void);
+void sim_proc_crash(unsigned node);
+void sim_proc_start(unsigned node);
 bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);
 const char *sim_describe(void);
@@ -136,6 +142,7 @@ const char *sim_describe(void);
 /* sim_client.c */
 void sim_clients_start(void);
 bool sim_clients_done(void);
+void sim_clients_more(unsigned ops); /* each */
 void sim_clients_final_reads(void);
 void sim_clients_end(void);
 void sim_clients_describe(char *text, size_t size);
@@ -154,4 +161,10 @@ void sim_check_single_primary(void);
 
 /* One history; false: sim.failure says what is wrong. */
 bool sim_run(const struct sim_plan *plan);
+void sim_begin(const struct sim_plan *plan);
+bool sim_run_until(uint64_t until_us, bool (*done)(void)); /* done, or NULL */
+bool sim_finish(void); /* faults end; all must come to rest; the verdict */
+
+/* sim_cases.c */
+bool sim_case_repair(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

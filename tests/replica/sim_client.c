@@ -158,6 +158,7 @@ static void answer_arrives(void *arg)
 		op_later(op, sim_rand(10000, 50000));
 		break;
 	case IO_MEDIUM_ERROR:
+		sim.medium_errors++;
 		op_later(op, sim_rand(50000, 100000));
 		break;
 	case IO_FENCED:
@@ -336,6 +337,14 @@ void sim_clients_start(void)
 		*c = (struct client){.index = i, .next_number = 1, .left = sim.plan.ops_per_client};
 		list_init(&c->ops);
 		sim_at(sim_rand(0, 500000), NULL, client_next, NULL, c);
+	}
+}
+
+void sim_clients_more(unsigned ops)
+{
+	for (unsigned i = 0; i < sim.plan.clients; i++) {
+		clients[i].left += ops;
+		client_next(&clients[i]);
 	}
 }
 

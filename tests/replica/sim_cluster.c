@@ -255,6 +255,16 @@ static void proc_crash(struct sim_proc *p, bool silent)
 /* ---- Faults -------------------------------------------------------------------------------------
  */
 
+void sim_proc_crash(unsigned node)
+{
+	proc_crash(&sim.proc[node], false);
+}
+
+void sim_proc_start(unsigned node)
+{
+	proc_start(&sim.proc[node]);
+}
+
 static void restart(void *arg)
 {
 	struct sim_proc *p = arg;

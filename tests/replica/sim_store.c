@@ -598,7 +598,8 @@ static bool unreadable(const struct store_object *o, const struct sblock *x)
 {
 	const struct map_object *c = map_object(state_map(sim.state), o->id);
 
-	return x->unreadable && !sim.faults_over && map_in_count(c) == c->member_count;
+	return x->unreadable && !sim.faults_over &&
+	       (sim.damage_counts || map_in_count(c) == c->member_count);
 }
 
 static void sample_read(struct job *j)
@@ -1097,6 +1098,18 @@ void sim_store_damage(struct store *s, uint64_t object, uint32_t block)
 			continue;
 		pg->view.b[block % PAGE_BLOCKS].unreadable = true;
 	}
+}
+
+void sim_store_mend(struct store *s)
+{
+	struct store_object *o;
+
+	list_for_each(o, &s->objects, link) for (uint32_t i = 0; i < o->pages;
+						 i++) for (unsigned b = 0;
+							   o->page[i] && b < PAGE_BLOCKS; b++)
+		o->page[i]
+			->view.b[b]
+			.unreadable = o->page[i]->base.b[b].unreadable = false;
 }
 
 bool sim_store_quiet(struct store *s)

@@ -5,6 +5,7 @@
  *   test_replica_sim                 the quick set
  *   test_replica_sim --count N [--from S]
  *   test_replica_sim --seed N        one history, told in full
+ *   test_replica_sim --cases         the directed ones alone
  *   test_replica_sim --plant         leaves out one rule after the other; each must be noticed */
 #include "tests/lib/test.h"
 #include "tests/replica/sim.h"
@@ -69,7 +70,7 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	p->partial = p->trims = false;
 }
 
-static bool run_until(uint64_t until_us, bool (*done)(void))
+bool sim_run_until(uint64_t until_us, bool (*done)(void))
 {
 	while (!sim.failure[0] && sim.now_us < until_us) {
 		if (!sim_step())
@@ -102,24 +103,27 @@ static void compare_replicas(void)
 	}
 }
 
-bool sim_run(const struct sim_plan *plan)
+void sim_begin(const struct sim_plan *plan)
 {
-	const char *bad;
-
 	sim = (struct sim){.plan = *plan};
 	rng_seed(&sim.rng, plan->seed);
 	sim_cluster_start();
 	sim_clients_start();
-	run_until(plan->fault_us, NULL);
+}
+
+bool sim_finish(void)
+{
+	const char *bad;
+
 	sim_heal();
-	if (!run_until(plan->fault_us + 60000000, sim_clients_done))
+	if (!sim_run_until(sim.now_us + 60000000, sim_clients_done))
 		sim_fail("clients are not done 60 s after all faults ended:%s", sim_describe());
-	if (!run_until(sim.now_us + 60000000, sim_all_in))
+	if (!sim_run_until(sim.now_us + 60000000, sim_all_in))
 		sim_fail("not all replicas came back in 60 s:%s", sim_describe());
 	compare_replicas();
 	if (!sim.failure[0])
 		sim_clients_final_reads();
-	if (!run_until(sim.now_us + 20000000, sim_clients_done))
+	if (!sim_run_until(sim.now_us + 20000000, sim_clients_done))
 		sim_fail("the last reads are not answered:%s", sim_describe());
 	bad = sim.failure[0] ? NULL : sim_history_check();
 	if (bad)
@@ -128,6 +132,25 @@ bool sim_run(const struct sim_plan *plan)
 	sim_clients_end();
 	sim_history_clear();
 	return !sim.failure[0];
+}
+
+bool sim_run(const struct sim_plan *plan)
+{
+	sim_begin(plan);
+	sim_run_until(plan->fault_us, NULL);
+	return sim_finish();
+}
+
+static int run_cases(uint64_t from, uint64_t count)
+{
+	for (uint64_t i = from; i < from + count; i++) {
+		if (sim_case_repair(i))
+			continue;
+		printf("repair, seed %llu: %s\n", (unsigned long long)i, sim.failure);
+		return 1;
+	}
+	printf("%llu histories of repairs\n", (unsigned long long)count);
+	return 0;
 }
 
 static double cpu_s(void)
@@ -186,6 +209,7 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_SKIP, 370, "new writes to stale pages (Y1)"},
 		{RULE_TOUCHED, 964, "page made current by an old comparison (Y2)"},
 		{RULE_UPTIME, 762, "serving before it was up for the grace time (T2)"},
+		{RULE_REPAIR, 1, "repair from a replica that is still being filled (Q3)"},
 		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
 	};
 	int missed = 0;
@@ -200,7 +224,7 @@ static int plant(uint64_t tries, unsigned only)
 			struct sim_plan p;
 
 			plan_rough(&p, i);
-			if (!sim_run(&p))
+			if (!(rules[k].rule == RULE_REPAIR ? sim_case_repair(i) : sim_run(&p)))
 				break;
 		}
 		replica_rules_off = 0;
@@ -220,7 +244,7 @@ int main(int argc, char **argv)
 {
 	uint64_t from = 1, count = 60, seed = 0;
 	double budget = 0;
-	bool planted = false, rough = false;
+	bool planted = false, rough = false, cases = false;
 	unsigned only = 0;
 
 	log_set_level(LOG_ERROR);
@@ -242,6 +266,8 @@ int main(int argc, char **argv)
 			planted = true;
 		else if (!strcmp(a, "--rough"))
 			rough = true;
+		else if (!strcmp(a, "--cases"))
+			cases = true;
 	}
 	if (seed) {
 		struct sim_plan p;
@@ -258,5 +284,7 @@ int main(int argc, char **argv)
 	}
 	if (planted)
 		return plant(count, only);
-	return run_many(from, count, budget, rough);
+	if (cases)
+		return run_cases(from, count);
+	return run_many(from, count, budget, rough) || (!rough && run_cases(from, MIN(count, 20)));
 }

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directed histories: a block that its replica cannot produce is taken from one that can (Q3), also
+ * where that one has only just come back or its session has only just ended; and never from one
+ * that is still being filled. */
+#include "tests/replica/sim.h"
+
+#define STEP_US 30000000u
+
+static bool listed_in(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		const struct map_object *o =
+			map_object(state_map(sim.state), object_id(sim.volume, i));
+
+		if (map_in_count(o) != o->member_count)
+			return false;
+	}
+	return true;
+}
+
+static bool dropped(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		const struct map_object *o =
+			map_object(state_map(sim.state), object_id(sim.volume, i));
+
+		if (map_in_count(o) == o->member_count)
+			return false;
+	}
+	return true;
+}
+
+static void wait_for(bool (*done)(void), const char *what)
+{
+	if (!sim_run_until(sim.now_us + STEP_US, done))
+		sim_fail("in vain waited until %s:%s", what, sim_describe());
+}
+
+static void damage_all(unsigned node)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		for (uint32_t b = 0; b < (64u << 20) / BLOCK_SIZE; b++)
+			sim_store_damage(sim.proc[node].disk, object_id(sim.volume, i), b);
+}
+
+static uint64_t repairs(unsigned node)
+{
+	struct replicator_stats st;
+
+	replicator_stats(sim.proc[node].r, &st);
+	return st.repairs;
+}
+
+/* Every block is read at `node`, which lacks all of them; nobody may be told so. */
+static void read_repaired(unsigned node, const char *when)
+{
+	uint64_t errors = sim.medium_errors, before = repairs(node);
+
+	sim_clients_final_reads();
+	wait_for(sim_clients_done, "the reads are answered");
+	if (!sim.failure[0] && sim.medium_errors != errors)
+		sim_fail("%s: %llu reads were answered MEDIUM_ERROR though the other replica has "
+			 "all",
+			 when, (unsigned long long)(sim.medium_errors - errors));
+	if (!sim.failure[0] && repairs(node) == before)
+		sim_fail("%s: nothing was repaired", when);
+}
+
+/* `node` dies, is dropped, misses writes, and starts again. */
+static void away(unsigned node)
+{
+	sim_proc_crash(node);
+	wait_for(dropped, "it is dropped");
+	sim_clients_more(40);
+	wait_for(sim_clients_done, "the writes are done");
+}
+
+bool sim_case_repair(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 60,
+				.depth = 4,
+				.partial = true};
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	away(2);
+	sim_proc_start(2);
+	wait_for(listed_in, "node 2 is in again");
+	damage_all(1);
+	read_repaired(1, "the peer was just promoted");
+	sim_net_reset(1, 2);
+	read_repaired(1, "the peer's session just ended");
+
+	sim_store_mend(sim.proc[1].disk);
+	away(1);
+	sim_proc_start(1);
+	wait_for(sim_all_in, "node 1 is in again");
+	damage_all(2);
+	read_repaired(2, "the primary is a member that had returned");
+
+	/* Node 1 misses writes again and is filled by a primary that lacks blocks: it may say that
+	 * they are not there, nothing else. Writes go on, so that its log has the newest commit. */
+	away(1);
+	sim.damage_counts = true;
+	damage_all(2);
+	sim_proc_start(1);
+	sim_clients_more(60);
+	sim_clients_final_reads();
+	sim_run_until(sim.now_us + 1500000, NULL);
+	sim.damage_counts = false;
+	return sim_finish();
+}
