@@ -6,8 +6,10 @@
  *   worker pool:                    what blocks (opening stores, keys, superblocks)
  *
  * The control loop tells shards of applied changes (struct delta, shared by reference count);
- * shards send proposals back by loop_post. Nothing else is shared. */
+ * shards send proposals back by loop_post. Nothing else is shared but one flag, leader_known. */
 #pragma once
+
+#include <stdatomic.h>
 
 #include "client/client.h"
 #include "client/nbd.h"
@@ -67,6 +69,7 @@ struct node {
 	struct shard *shards;
 	unsigned shard_count;
 	bool registered, shards_running, stopping;
+	atomic_bool leader_known; /* a Raft leader is in reach: written by control, read by shards */
 	struct list groups;                 /* struct node_group */
 	struct list peers;                  /* struct channel, peers.c */
 	struct birth_peer hints[NODES_MAX]; /* peers.json */

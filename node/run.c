@@ -69,6 +69,7 @@ static void on_role_changed(void *ctx)
 	if (!n->control)
 		return;
 	control_status(n->control, &st);
+	atomic_store_explicit(&n->leader_known, st.leader != 0, memory_order_relaxed);
 	log_info("raft", "role", "role=%d leader=%u term=%llu", st.role, st.leader,
 		 (unsigned long long)st.term);
 }

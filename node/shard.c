@@ -120,8 +120,20 @@ static void shard_event(void *ctx, uint8_t severity, const char *code, const cha
 	loop_post(s->node->loop, &m->post);
 }
 
-static const struct replicator_hooks replicator_hooks = { shard_propose, shard_group_failed,
-							  shard_superseded, shard_event };
+static bool shard_leader_known(void *ctx)
+{
+	struct shard *s = ctx;
+
+	return atomic_load_explicit(&s->node->leader_known, memory_order_relaxed);
+}
+
+static const struct replicator_hooks replicator_hooks = {
+	.propose = shard_propose,
+	.group_failed = shard_group_failed,
+	.superseded = shard_superseded,
+	.event = shard_event,
+	.leader_known = shard_leader_known,
+};
 
 /* ---- The client's proposals: attach, renew and detach ---- */
 
