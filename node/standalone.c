@@ -60,8 +60,11 @@ int standalone_config(const struct standalone *a, struct config *out, char err[5
 /* cluster init → diskgroup add; both can be repeated, and are, at each start. */
 struct standalone_op {
 	struct node *node;
+	struct timer poll;
 	char dir[PATH_MAX];
 };
+
+#define POLL_US 20000u
 
 static void failed(struct standalone_op *op, const char *what, int status, const char *text)
 {
@@ -77,6 +80,7 @@ static void group_added(void *arg, int status, const char *text)
 		failed(op, "disk group", status, text);
 	log_info("standalone", "ready", "admin=unix:%s nbd=%s", op->node->config.admin_socket,
 		 op->node->config.nbd_unix);
+	timer_fini(&op->poll);
 	free(op);
 }
 
@@ -98,16 +102,27 @@ static void initialised(void *arg, int status, const char *text)
 	admin_request(op->node->admin, "POST", "/v1/diskgroups", body, group_added, op);
 }
 
+/* An earlier run began: its half of the work may be missing, and can only be done once the node serves. */
+static void on_poll(struct timer *t)
+{
+	struct standalone_op *op = container_of(t, struct standalone_op, poll);
+
+	if (!op->node->shards_running)
+		timer_set(t, POLL_US);
+	else
+		initialised(op, 200, "");
+}
+
 void standalone_begin(struct node *n, const struct standalone *a)
 {
 	struct standalone_op *op = xcalloc(1, sizeof(*op));
 
 	op->node = n;
 	CHECK(realpath(a->dir, op->dir)); /* standalone_config made it */
-	if (n->identity.number) {         /* an earlier run's */
-		free(op);
-		return;
-	}
-	admin_request(n->admin, "POST", "/v1/cluster/init", "{\"name\": \"standalone\"}",
-		      initialised, op);
+	timer_init(&op->poll, n->loop, on_poll);
+	if (n->identity.number)
+		timer_set(&op->poll, POLL_US);
+	else
+		admin_request(n->admin, "POST", "/v1/cluster/init", "{\"name\": \"standalone\"}",
+			      initialised, op);
 }
