@@ -167,4 +167,5 @@ bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 
 /* sim_cases.c */
 bool sim_case_repair(uint64_t seed);
+bool sim_case_attachment(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

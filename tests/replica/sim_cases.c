@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directed histories: a block that its replica cannot produce is taken from one that can (Q3), also
- * where that one has only just come back or its session has only just ended; and never from one
- * that is still being filled. */
+/* Directed histories. Repair: a block that its replica cannot produce is taken from one that can
+ * (Q3), also where that one has only just come back or its session has only just ended; and never
+ * from one that is still being filled. */
 #include "tests/replica/sim.h"
 
 #define STEP_US 30000000u
@@ -112,5 +112,23 @@ bool sim_case_repair(uint64_t seed)
 	sim_clients_final_reads();
 	sim_run_until(sim.now_us + 1500000, NULL);
 	sim.damage_counts = false;
+	return sim_finish();
+}
+
+/* A2: who reads under an attachment that no map here has yet waits until one has. */
+bool sim_case_attachment(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed, .nodes = 2, .copies = 2, .clients = 1, .depth = 4};
+	uint32_t known;
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	known = sim.attachment[0];
+	sim.attachment[0] = state_map(sim.state)->next_attachment;
+	sim_clients_final_reads();
+	if (sim_run_until(sim.now_us + 2000000, sim_clients_done))
+		sim_fail("reads were answered under an attachment that is not known yet");
+	sim.attachment[0] = known;
+	wait_for(sim_clients_done, "the reads are answered");
 	return sim_finish();
 }

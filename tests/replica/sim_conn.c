@@ -290,11 +290,9 @@ static void dial(void *arg)
 		c->peer = p->peer = NULL;
 		let_go(c);
 		let_go(p);
-		c->refs++;
 		if (tmp == p)
 			tmp = list_entry(tmp->link.next, struct conn, link);
 		conn_put(p);
-		conn_put(c);
 		conn_put(c);
 	}
 	for (unsigned a = 1; a <= sim.plan.nodes; a++) {
