@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hints, and what turns one into a candidate: the unit that wrote a place, and its bytes. It must never
- * answer from a summary or window of a segment's earlier generation. */
+/* Hints, and what turns one into a candidate: the unit that wrote a place, and its bytes. It must
+ * never answer from a summary or window of a segment's earlier generation. */
 #include "store/dedup.h"
 
 #include <stdlib.h>
@@ -8,11 +8,12 @@
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
-#define WAYS 8u
+#define WAYS          8u
 #define BUCKETS_FIRST 1024u /* 64 KiB */
 #define REBUILD_UNITS 64u
 
-/* ---- Hints ------------------------------------------------------------------------------------- */
+/* ---- Hints -------------------------------------------------------------------------------------
+ */
 
 void hints_init(struct hints *h, size_t budget_bytes)
 {
@@ -95,12 +96,15 @@ unsigned hints_get(const struct hints *h, struct fp128 fp, uint64_t out[WAYS])
 	return n;
 }
 
-/* ---- Units ------------------------------------------------------------------------------------- */
+/* ---- Units -------------------------------------------------------------------------------------
+ */
 
 /* The summary of the unit that begins at pos; NULL: none of this generation does. */
-static struct summary_slot *summary_get(struct tier *t, uint32_t segment, uint64_t generation, uint32_t pos)
+static struct summary_slot *summary_get(struct tier *t, uint32_t segment, uint64_t generation,
+					uint32_t pos)
 {
-	struct summary_slot *s = &t->dedup.summaries[hash_u64((uint64_t)segment << 32 | pos) % DEDUP_SUMMARIES];
+	struct summary_slot *s =
+		&t->dedup.summaries[hash_u64((uint64_t)segment << 32 | pos) % DEDUP_SUMMARIES];
 	struct device *dev = t->seg.dev[segment >> SEGMENT_DEVICE_SHIFT].dev;
 	uint64_t off = segment_start(&t->seg, segment) + pos;
 	uint32_t bytes;
@@ -110,8 +114,9 @@ static struct summary_slot *summary_get(struct tier *t, uint32_t segment, uint64
 	if (!s->bytes)
 		s->bytes = xalloc_aligned(BLOCK_SIZE, UNIT_SUMMARY_MAX);
 	s->generation = 0; /* holds nothing from here on */
-	if ((uint64_t)pos + 2 * BLOCK_SIZE > t->seg.segment_size || device_pread(dev, s->bytes, BLOCK_SIZE, off) ||
-	    unit_summary_peek(s->bytes, &bytes) || (uint64_t)pos + bytes > t->seg.segment_size)
+	if ((uint64_t)pos + 2 * BLOCK_SIZE > t->seg.segment_size ||
+	    device_pread(dev, s->bytes, BLOCK_SIZE, off) || unit_summary_peek(s->bytes, &bytes) ||
+	    (uint64_t)pos + bytes > t->seg.segment_size)
 		return NULL;
 	if (bytes > BLOCK_SIZE &&
 	    device_pread(dev, s->bytes + BLOCK_SIZE, bytes - BLOCK_SIZE, off + BLOCK_SIZE))
@@ -141,7 +146,8 @@ static struct unit_list *list_get(struct tier *t, uint32_t segment, uint64_t gen
 }
 
 /* The unit that covers this offset in the segment. */
-static struct summary_slot *unit_covering(struct tier *t, uint32_t segment, uint64_t generation, uint32_t at)
+static struct summary_slot *unit_covering(struct tier *t, uint32_t segment, uint64_t generation,
+					  uint32_t at)
 {
 	struct unit_list *l = list_get(t, segment, generation);
 	uint32_t lo = 0, hi;
@@ -189,7 +195,8 @@ bool dedup_place_entry(struct tier *t, uint64_t place, struct unit_entry *out)
 	for (uint32_t k = 0; k < s->header.entries; k++) {
 		uint32_t i = (s->guess + k) % s->header.entries;
 
-		if (get_le16(s->bytes + UNIT_HEADER_SIZE + UNIT_ENTRY_SIZE * i + 44) * 64u != at - s->pos)
+		if (get_le16(s->bytes + UNIT_HEADER_SIZE + UNIT_ENTRY_SIZE * i + 44) * 64u !=
+		    at - s->pos)
 			continue;
 		s->guess = i + 1;
 		return !unit_entry_decode(s->bytes, &s->header, i, out);
@@ -197,7 +204,8 @@ bool dedup_place_entry(struct tier *t, uint64_t place, struct unit_entry *out)
 	return false;
 }
 
-/* ---- Bytes ------------------------------------------------------------------------------------- */
+/* ---- Bytes -------------------------------------------------------------------------------------
+ */
 
 void dedup_round(struct tier *t)
 {
@@ -247,7 +255,8 @@ bool dedup_read(struct tier *t, uint64_t word, uint8_t out[BLOCK_SIZE])
 	return true;
 }
 
-/* ---- Filling the hints after open -------------------------------------------------------------- */
+/* ---- Filling the hints after open --------------------------------------------------------------
+ */
 
 struct by_age {
 	uint64_t generation;
@@ -272,8 +281,9 @@ void dedup_rebuild_start(struct tier *t)
 	for (unsigned i = 0; i < GROUP_DEVICES_MAX && wanted; i++)
 		for (uint32_t n = 0; n < t->seg.dev[i].count; n++)
 			if (t->seg.dev[i].seg[n].state == SEGMENT_SEALED)
-				list[d->rebuild_count++] = (struct by_age){
-					t->seg.dev[i].seg[n].generation, i << SEGMENT_DEVICE_SHIFT | n };
+				list[d->rebuild_count++] =
+					(struct by_age){t->seg.dev[i].seg[n].generation,
+							i << SEGMENT_DEVICE_SHIFT | n};
 	qsort(list, d->rebuild_count, sizeof(*list), by_age_cmp);
 	if (d->rebuild_count)
 		d->rebuild = xmalloc(d->rebuild_count * sizeof(uint32_t));
@@ -294,7 +304,9 @@ static void rebuild_unit(struct tier *t, const struct summary_slot *s)
 		if (o && o->gen == e.gen && o->state == OBJECT_LIVE && o->flags & OBJECT_DEDUP)
 			hints_put(&t->dedup.hints, e.fp,
 				  map_entry_word(MAP_RAW, 1, s->segment >> SEGMENT_DEVICE_SHIFT,
-						 segment_start(&t->seg, s->segment) + s->pos + e.offset) >> 9,
+						 segment_start(&t->seg, s->segment) + s->pos +
+							 e.offset) >>
+					  9,
 				  true);
 	}
 }
@@ -314,9 +326,9 @@ bool dedup_rebuild_step(struct tier *t)
 	seg = segment_by_id(&t->seg, id);
 	l = list_get(t, id, seg->generation);
 	for (unsigned i = 0; i < REBUILD_UNITS; i++) {
-		struct summary_slot *s = seg->state == SEGMENT_SEALED ?
-						 summary_get(t, id, seg->generation, l->end) :
-						 NULL;
+		struct summary_slot *s = seg->state == SEGMENT_SEALED
+						 ? summary_get(t, id, seg->generation, l->end)
+						 : NULL;
 
 		if (!s) {
 			d->rebuild_at++;
@@ -327,7 +339,8 @@ bool dedup_rebuild_step(struct tier *t)
 	}
 	/* The budget is full of newer ones: what is older need not be read. */
 	if (d->rebuild_at == d->rebuild_count ||
-	    (hints_bytes(&d->hints) * 2 > d->hints.budget_bytes && d->hints.added > d->hints.buckets * WAYS)) {
+	    (hints_bytes(&d->hints) * 2 > d->hints.budget_bytes &&
+	     d->hints.added > d->hints.buckets * WAYS)) {
 		free(d->rebuild);
 		d->rebuild = NULL;
 		d->rebuild_at = d->rebuild_count = 0;
@@ -336,7 +349,8 @@ bool dedup_rebuild_step(struct tier *t)
 	return true;
 }
 
-/* ---- Life -------------------------------------------------------------------------------------- */
+/* ---- Life --------------------------------------------------------------------------------------
+ */
 
 void dedup_init(struct tier *t, size_t budget_bytes)
 {

@@ -5,17 +5,17 @@
  *
  * Hint, 8 bytes: tag 20 bits (of fp.hi, which the map does not hold) · shared 1 · place (device 3,
  * offset/64 40) or share id 43. Buckets of 8, newest first: the oldest falls out. The table begins
- * small and doubles up to its budget; a doubled bucket is copied to both places, and what is wrong in
- * one of them is never asked for and ages out. */
+ * small and doubles up to its budget; a doubled bucket is copied to both places, and what is wrong
+ * in one of them is never asked for and ages out. */
 #pragma once
 
 #include "store/segment.h"
 #include "store/share.h"
 
 #define DEDUP_BUDGET_BYTES (64ull << 20)
-#define DEDUP_SUMMARIES 32u
-#define DEDUP_LISTS 256u
-#define DEDUP_WINDOW (128u << 10)
+#define DEDUP_SUMMARIES    32u
+#define DEDUP_LISTS        256u
+#define DEDUP_WINDOW       (128u << 10)
 
 struct tier;
 struct work_page;
@@ -29,8 +29,9 @@ struct hints {
 void hints_init(struct hints *h, size_t budget_bytes);
 void hints_fini(struct hints *h);
 #define HINT_SHARED (1ull << 43)
-#define HINT_VALUE ((1ull << 44) - 1)
-/* value: word >> 9 of a place, or HINT_SHARED | share id. old: only where no newer one must go for it. */
+#define HINT_VALUE  ((1ull << 44) - 1)
+/* value: word >> 9 of a place, or HINT_SHARED | share id. old: only where no newer one must go for
+ * it. */
 void hints_put(struct hints *h, struct fp128 fp, uint64_t value, bool old);
 unsigned hints_get(const struct hints *h, struct fp128 fp, uint64_t out[8]); /* newest first */
 size_t hints_bytes(const struct hints *h);

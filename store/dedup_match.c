@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block of a round against what is stored: equal blocks of the round, shares, unshared blocks of
- * other pages. It must never refer to a block that it has not compared byte for byte, and never to
- * one whose owner's entry is not exactly that place in this very commit. */
+/* One block of a round against what is stored: equal blocks of the round, shares, unshared blocks
+ * of other pages. It must never refer to a block that it has not compared byte for byte, and never
+ * to one whose owner's entry is not exactly that place in this very commit. */
 #include <stdlib.h>
 
 #include "store/destage.h"
 
 #define CANDIDATES_MAX 3u
 
-/* ---- Blocks of this round ---------------------------------------------------------------------- */
+/* ---- Blocks of this round ----------------------------------------------------------------------
+ */
 
 static struct payload *local_find(struct round *r, struct fp128 fp, uint32_t **slot)
 {
@@ -38,7 +39,8 @@ static bool local_equal(struct round *r, const struct payload *q, const uint8_t 
 	       !memcmp(r->scratch, data, BLOCK_SIZE);
 }
 
-/* ---- Referring --------------------------------------------------------------------------------- */
+/* ---- Referring ---------------------------------------------------------------------------------
+ */
 
 static int refer(struct round *r, struct payload *p, struct tshare *s)
 {
@@ -63,8 +65,8 @@ static int refer_local(struct round *r, struct payload *p, struct payload *q)
 
 		if (q->stored) {
 			q->share = share_create(r->t, q->fp, 0, q->w->o->volume);
-			txn_entry_share(r->t, q->w, q->block->index, q->units == 64 ? MAP_RAW : MAP_LZ4,
-					q->units, q->share);
+			txn_entry_share(r->t, q->w, q->block->index,
+					q->units == 64 ? MAP_RAW : MAP_LZ4, q->units, q->share);
 		} else if (q->again && map_entry_has_place(e->word)) {
 			q->share = share_create(r->t, q->fp, e->word, q->w->o->volume);
 			txn_entry_share(r->t, q->w, q->block->index, map_entry_kind(e->word),
@@ -90,7 +92,8 @@ void dedup_resolve(struct round *r)
 	}
 }
 
-/* ---- Candidates -------------------------------------------------------------------------------- */
+/* ---- Candidates --------------------------------------------------------------------------------
+ */
 
 static bool bytes_equal(struct tier *t, uint64_t word, const uint8_t *data)
 {
@@ -126,7 +129,8 @@ static int owner_page(struct round *r, const struct unit_entry *e, struct work_p
 	if (*out)
 		return 0;
 	x = xcalloc(1, sizeof(*x));
-	x->w = (struct work_page){ .o = o, .index = e->block / PAGE_BLOCKS, .page = &x->page, .untold = true };
+	x->w = (struct work_page){
+		.o = o, .index = e->block / PAGE_BLOCKS, .page = &x->page, .untold = true};
 	rc = txn_load(r->t, &x->w, 1);
 	if (rc) {
 		free(x);
@@ -157,7 +161,8 @@ static int match_place(struct round *r, struct payload *p, const uint8_t *data, 
 	rc = owner_page(r, &e, &w);
 	if (rc)
 		return rc;
-	if (!w || !(w->page->mask >> i & 1) || w->changed >> i & 1 || w->page->entry[i].word != word) {
+	if (!w || !(w->page->mask >> i & 1) || w->changed >> i & 1 ||
+	    w->page->entry[i].word != word) {
 		id = share_of_place(t, word);
 		return id ? match_share(r, p, data, id) : 0;
 	}
@@ -182,10 +187,11 @@ int dedup_match(struct round *r, struct payload *p, const uint8_t *data)
 	*slot = (uint32_t)(p - r->payload) + 1;
 	n = hints_get(&r->t->dedup.hints, p->fp, hint);
 	for (unsigned i = 0; i < MIN(n, CANDIDATES_MAX) && !rc; i++) {
-		rc = hint[i] & HINT_SHARED ? match_share(r, p, data, hint[i] & ~HINT_SHARED) :
-					     match_place(r, p, data, hint[i]);
+		rc = hint[i] & HINT_SHARED ? match_share(r, p, data, hint[i] & ~HINT_SHARED)
+					   : match_place(r, p, data, hint[i]);
 		if (!rc)
-			atomic_fetch_add_explicit(&r->t->dedup.false_hints, 1, memory_order_relaxed);
+			atomic_fetch_add_explicit(&r->t->dedup.false_hints, 1,
+						  memory_order_relaxed);
 	}
 	return rc;
 }
@@ -200,7 +206,8 @@ void dedup_hint(struct round *r)
 		if (p->share)
 			hints_put(h, p->fp, HINT_SHARED | p->share->id, false);
 		else if (p->dedup && p->stored)
-			hints_put(h, p->fp, p->w->page->entry[p->block->index].word >> 9 & (HINT_SHARED - 1),
+			hints_put(h, p->fp,
+				  p->w->page->entry[p->block->index].word >> 9 & (HINT_SHARED - 1),
 				  false);
 	}
 	atomic_store(&r->t->dedup.hint_bytes, hints_bytes(h));

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Destage: batches of committed records become one commit, several batches at a time: payload is
- * verified and appended to segments, pages change. It must never raise a page's version by a part of
- * its records (I2), nor store a block that does not match its fingerprint (I12). */
+ * verified and appended to segments, pages change. It must never raise a page's version by a part
+ * of its records (I2), nor store a block that does not match its fingerprint (I12). */
 #include <stdlib.h>
 
 #include "store/codec.h"
 #include "store/destage.h"
 
 #define BYPASS_BEGIN FILL_FULL
-#define BYPASS_END 5000u /* permyriad of the log */
+#define BYPASS_END   5000u /* permyriad of the log */
 
-/* ---- Pages of a round -------------------------------------------------------------------------- */
+/* ---- Pages of a round --------------------------------------------------------------------------
+ */
 
 uint64_t page_hash(uint64_t object, uint32_t page)
 {
@@ -19,7 +20,8 @@ uint64_t page_hash(uint64_t object, uint32_t page)
 
 struct work_page *round_page(struct tier *t, uint64_t object, uint32_t page)
 {
-	for (struct hnode *n = hmap_first(&t->round, page_hash(object, page)); n; n = hmap_next(n)) {
+	for (struct hnode *n = hmap_first(&t->round, page_hash(object, page)); n;
+	     n = hmap_next(n)) {
 		struct work_page *w = container_of(n, struct work_page, node);
 
 		if (w->o->id == object && w->index == page)
@@ -50,8 +52,8 @@ static bool batch_is_sound(const struct destage_batch *b)
 		for (unsigned k = 0; k < p->count; k++) {
 			const struct destage_block *d = &b->blocks[p->first + k];
 
-			if (d->index >= PAGE_BLOCKS || d->kind > MAP_DAMAGED || d->kind == MAP_SHARE ||
-			    seen >> d->index & 1)
+			if (d->index >= PAGE_BLOCKS || d->kind > MAP_DAMAGED ||
+			    d->kind == MAP_SHARE || seen >> d->index & 1)
 				return false;
 			seen |= 1ull << d->index;
 		}
@@ -81,12 +83,13 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 		p->skipped = !o || o->gen != p->gen || o->state != OBJECT_LIVE;
 		if (p->skipped) {
 			log_warn("tier", "records of a replica that is not here are dropped (I7)",
-				 "object=%llu generation=%u", (unsigned long long)p->object, p->gen);
+				 "object=%llu generation=%u", (unsigned long long)p->object,
+				 p->gen);
 			continue;
 		}
 		if (round_page(t, p->object, p->page))
 			return -ERR_INVALID;
-		*w = (struct work_page){ .o = o, .index = p->page, .page = &p->result };
+		*w = (struct work_page){.o = o, .index = p->page, .page = &p->result};
 		hmap_insert(&t->round, &w->node, page_hash(p->object, p->page));
 		r->work_count++;
 	}
@@ -122,14 +125,15 @@ static bool page_damaged(struct tier *t, const struct destage_page *p, const str
 }
 
 /* Everything but payload: the old entry goes, zeroes and damage come at once, payload is noted. */
-static void page_apply(struct tier *t, struct round *r, struct destage_batch *b, struct destage_page *p,
-		       struct work_page *w)
+static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
+		       struct destage_page *p, struct work_page *w)
 {
 	unsigned policy = (p->dedup ? OBJECT_DEDUP : 0) | (p->compression ? OBJECT_COMPRESSION : 0);
 	bool damaged = page_damaged(t, p, w);
 	int order = version_cmp(p->version, w->old);
 
-	/* Replay (Y4): what the page has already is not applied again, but a whole copy may repair. */
+	/* Replay (Y4): what the page has already is not applied again, but a whole copy may repair.
+	 */
 	p->skipped = order < 0 || (order == 0 && !(p->whole && damaged));
 	p->old = w->old;
 	w->untold = p->skipped;
@@ -150,9 +154,12 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 			txn_entry_set(t, w, k->index, MAP_ZERO, 1);
 			break;
 		case MAP_RAW:
-			r->payload[r->payload_count++] = (struct payload){ .block = k, .w = w, .gen = p->gen,
-									   .compression = p->compression,
-									   .dedup = p->dedup };
+			r->payload[r->payload_count++] =
+				(struct payload){.block = k,
+						 .w = w,
+						 .gen = p->gen,
+						 .compression = p->compression,
+						 .dedup = p->dedup};
 			break;
 		default:
 			w->page->entry[k->index].word = MAP_DAMAGED;
@@ -162,7 +169,8 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 	}
 }
 
-/* ---- Payload ----------------------------------------------------------------------------------- */
+/* ---- Payload -----------------------------------------------------------------------------------
+ */
 
 static int payload_cmp(const void *a, const void *b)
 {
@@ -203,10 +211,12 @@ static int payload_read(struct tier *t, struct payload *p, unsigned n)
 		for (unsigned k = 0; k < run; k++) {
 			struct destage_block *b = sorted[i + k]->block;
 
-			if (device_pread(b->log_device, mem + (size_t)k * BLOCK_SIZE, BLOCK_SIZE, b->log_off))
+			if (device_pread(b->log_device, mem + (size_t)k * BLOCK_SIZE, BLOCK_SIZE,
+					 b->log_off))
 				sorted[i + k]->unread = true;
 		}
-		/* A block that cannot be read is damage; a log that cannot be read is not for us. */
+		/* A block that cannot be read is damage; a log that cannot be read is not for us.
+		 */
 		if (first->log_device->failed)
 			return -ERR_LOG_LOST;
 	}
@@ -227,20 +237,24 @@ static void payload_bad(struct tier *t, struct payload *p, uint64_t *damaged)
 	p->w->page->entry[p->block->index].word = MAP_DAMAGED;
 	txn_entry_set(t, p->w, p->block->index, MAP_DAMAGED, 1);
 	log_error("tier", "a block to be stored does not match its fingerprint; it is damaged here",
-		  "object=%llu block=%u device=%s offset=%llu read=%s", (unsigned long long)p->w->o->id,
-		  p->w->index * PAGE_BLOCKS + p->block->index, p->block->log_device->path,
-		  (unsigned long long)p->block->log_off, p->unread ? "failed" : "ok");
+		  "object=%llu block=%u device=%s offset=%llu read=%s",
+		  (unsigned long long)p->w->o->id, p->w->index * PAGE_BLOCKS + p->block->index,
+		  p->block->log_device->path, (unsigned long long)p->block->log_off,
+		  p->unread ? "failed" : "ok");
 	atomic_fetch_add(&t->corrupt_blocks, 1);
 	++*damaged;
 }
 
-static int payload_append(struct tier *t, struct round *r, struct payload *p, enum segment_stream stream,
-			  const uint8_t *data)
+static int payload_append(struct tier *t, struct round *r, struct payload *p,
+			  enum segment_stream stream, const uint8_t *data)
 {
 	struct map_entry *e = &p->w->page->entry[p->block->index];
 	uint8_t packed[CODEC_UNITS_MAX * CODEC_UNIT];
-	struct unit_entry u = { .object = p->w->o->id, .gen = p->gen, .version = p->w->page->version,
-				.block = p->w->index * PAGE_BLOCKS + p->block->index, .fp = p->fp };
+	struct unit_entry u = {.object = p->w->o->id,
+			       .gen = p->gen,
+			       .version = p->w->page->version,
+			       .block = p->w->index * PAGE_BLOCKS + p->block->index,
+			       .fp = p->fp};
 	unsigned units = p->compression && !r->bypass ? codec_compress(data, packed) : 0;
 
 	if (p->again && !units)
@@ -249,8 +263,8 @@ static int payload_append(struct tier *t, struct round *r, struct payload *p, en
 	p->units = (uint8_t)(units ? units : 64);
 	p->stored = true;
 	txn_entry_set(t, p->w, p->block->index, units ? MAP_LZ4 : MAP_RAW, p->units);
-	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, units ? packed : data, p->units,
-			      e);
+	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, units ? packed : data,
+			      p->units, e);
 }
 
 /* Stored raw though the policy says otherwise: for later. */
@@ -263,8 +277,8 @@ static void mark_reduce_later(struct tier *t, struct work_page *w)
 	atomic_fetch_add_explicit(&t->bypassed_blocks, 1, memory_order_relaxed);
 }
 
-static int payload_store(struct tier *t, struct round *r, struct payload *p, enum segment_stream stream,
-			 uint64_t *damaged)
+static int payload_store(struct tier *t, struct round *r, struct payload *p,
+			 enum segment_stream stream, uint64_t *damaged)
 {
 	const uint8_t *data = t->arena + (size_t)p->slot * BLOCK_SIZE;
 	static const uint8_t zeros[BLOCK_SIZE];
@@ -310,7 +324,8 @@ int round_payload(struct tier *t, struct round *r, enum segment_stream stream, u
 	return rc;
 }
 
-/* ---- A round ----------------------------------------------------------------------------------- */
+/* ---- A round -----------------------------------------------------------------------------------
+ */
 
 static void page_finish(struct tier *t, struct work_page *w)
 {
@@ -318,11 +333,12 @@ static void page_finish(struct tier *t, struct work_page *w)
 		txn_page(t, w);
 }
 
-static void page_done(struct tier *t, const struct work_page *w, struct moved_page *moved, unsigned *n)
+static void page_done(struct tier *t, const struct work_page *w, struct moved_page *moved,
+		      unsigned *n)
 {
 	page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
 	if (w->untold && w->changed)
-		moved[(*n)++] = (struct moved_page){ w->o->id, w->index };
+		moved[(*n)++] = (struct moved_page){w->o->id, w->index};
 }
 
 int round_commit(struct tier *t, struct round *r)
@@ -393,7 +409,7 @@ static int round_run(struct tier *t, struct round *r)
 
 void round_batches(struct tier *t, struct destage_batch **queue)
 {
-	struct round r = { .t = t };
+	struct round r = {.t = t};
 	unsigned pages = 0, blocks = 0, most = 0;
 	struct destage_batch *b;
 	int rc = atomic_load(&t->failed);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One round of the destager: the pages and payload of one commit, between destage.c (batches), reduce.c
- * (data stored raw under load) and dedup_match.c. Destager thread. */
+/* One round of the destager: the pages and payload of one commit, between destage.c (batches),
+ * reduce.c (data stored raw under load) and dedup_match.c. Destager thread. */
 #pragma once
 
 #include "store/tier_internal.h"
@@ -41,7 +41,8 @@ struct round {
 };
 
 /* Reads, verifies, reduces and appends all payload; units are written at the end. */
-int round_payload(struct tier *t, struct round *r, enum segment_stream stream, uint64_t *damaged) MUST_USE;
+int round_payload(struct tier *t, struct round *r, enum segment_stream stream,
+		  uint64_t *damaged) MUST_USE;
 /* Rows of all changed pages, the commit, caches and shards. */
 int round_commit(struct tier *t, struct round *r) MUST_USE;
 void round_free(struct round *r);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The destager thread, the only one that changes the map: its queue, its objects and its loop. Between
- * batches it deletes objects and collects segments. Shards hand over without a lock, because this
- * thread may be preempted for long anywhere (tier_pace.c): it must never hold anything that a shard
- * waits for. */
+/* The destager thread, the only one that changes the map: its queue, its objects and its loop.
+ * Between batches it deletes objects and collects segments. Shards hand over without a lock,
+ * because this thread may be preempted for long anywhere (tier_pace.c): it must never hold anything
+ * that a shard waits for. */
 #include <stdlib.h>
 
 #include "store/tier_internal.h"
@@ -10,7 +10,8 @@
 static struct destage_batch batches_closed;
 static struct tier_request requests_closed;
 
-/* ---- Queue ------------------------------------------------------------------------------------- */
+/* ---- Queue -------------------------------------------------------------------------------------
+ */
 
 void tier_destage(struct tier *t, struct destage_batch *b)
 {
@@ -54,7 +55,8 @@ static struct tier_request *requests_take(struct tier *t, struct tier_request *l
 }
 
 /* Adds what the shards have queued, in its order, to the end of *batches. */
-static void batches_take(struct tier *t, struct destage_batch **batches, struct destage_batch *leave)
+static void batches_take(struct tier *t, struct destage_batch **batches,
+			 struct destage_batch *leave)
 {
 	struct destage_batch *b = atomic_exchange(&t->batches, leave), *first = NULL;
 
@@ -70,7 +72,8 @@ static void batches_take(struct tier *t, struct destage_batch **batches, struct 
 	*batches = first;
 }
 
-/* ---- Objects ----------------------------------------------------------------------------------- */
+/* ---- Objects -----------------------------------------------------------------------------------
+ */
 
 static int object_remove_rows(struct tier *t, struct tobj *o)
 {
@@ -220,14 +223,21 @@ static void request_run(struct tier *t, struct tier_request *r)
 }
 
 static int request_submit(struct tier *t, enum request_kind kind, unsigned shard, uint64_t object,
-			  uint32_t gen, uint32_t volume, const void *header, size_t len, struct wait *w)
+			  uint32_t gen, uint32_t volume, const void *header, size_t len,
+			  struct wait *w)
 {
 	struct tier_request *r, *top = atomic_load(&t->requests);
 
 	r = xcalloc(1, sizeof(*r));
-	*r = (struct tier_request){ .t = t, .kind = kind, .shard = shard, .object = object, .gen = gen,
-				    .volume = volume, .header_len = len, .wait = w,
-				    .post.fn = request_done };
+	*r = (struct tier_request){.t = t,
+				   .kind = kind,
+				   .shard = shard,
+				   .object = object,
+				   .gen = gen,
+				   .volume = volume,
+				   .header_len = len,
+				   .wait = w,
+				   .post.fn = request_done};
 	r->header = xmalloc(len + 1);
 	if (len)
 		memcpy(r->header, header, len);
@@ -258,7 +268,8 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 	return request_submit(t, REQUEST_DELETE, shard, object, gen, 0, NULL, 0, w);
 }
 
-/* ---- The thread -------------------------------------------------------------------------------- */
+/* ---- The thread --------------------------------------------------------------------------------
+ */
 
 static void work_end(struct tier *t, struct destage_batch *batches)
 {
@@ -309,7 +320,8 @@ void *destager_main(void *arg)
 			sem_wait(&t->more_work);
 			continue;
 		}
-		/* Batches first: the objects they need are then among the requests, which are run first. */
+		/* Batches first: the objects they need are then among the requests, which are run
+		 * first. */
 		batches_take(t, &batches, NULL);
 		for (r = requests_take(t, NULL); r; r = next) {
 			next = r->next;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collecting segments: the blocks of a victim that the map still names are verified and appended
- * again, in steps of one commit each. It must never copy a block it has not verified (I12), nor hand
- * out a segment while a read begun before its freeing may still be in it (I10). */
+ * again, in steps of one commit each. It must never copy a block it has not verified (I12), nor
+ * hand out a segment while a read begun before its freeing may still be in it (I10). */
 #include <stdlib.h>
 
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
-#define WORK_MAX (GC_STEP_BLOCKS + UNIT_ENTRIES_MAX)
+#define WORK_MAX      (GC_STEP_BLOCKS + UNIT_ENTRIES_MAX)
 #define MAP_STEP_ROWS 4096u
 
-/* ---- Waiting for readers ----------------------------------------------------------------------- */
+/* ---- Waiting for readers -----------------------------------------------------------------------
+ */
 
 static bool readers_gone(struct tier *t, unsigned parity)
 {
@@ -30,7 +31,8 @@ void grace_poll(struct tier *t, bool wait)
 			bool gone = readers_gone(t, old);
 
 			if (!gone && wait) {
-				/* Wake-ups meant for the queue are not lost: it is looked at before sleeping. */
+				/* Wake-ups meant for the queue are not lost: it is looked at before
+				 * sleeping. */
 				atomic_store(&t->grace_wanted, true);
 				while (!(gone = readers_gone(t, old)) && !atomic_load(&t->stopping))
 					sem_wait(&t->more_work);
@@ -49,7 +51,8 @@ void grace_poll(struct tier *t, bool wait)
 	}
 }
 
-/* ---- Choosing ---------------------------------------------------------------------------------- */
+/* ---- Choosing ----------------------------------------------------------------------------------
+ */
 
 bool gc_wanted(const struct tier *t, bool urgent)
 {
@@ -100,7 +103,8 @@ static bool victim_pick(struct tier *t)
 	return t->gc.active;
 }
 
-/* ---- Moving a block ---------------------------------------------------------------------------- */
+/* ---- Moving a block ----------------------------------------------------------------------------
+ */
 
 static struct work_page *work_find(struct tier *t, uint64_t object, uint32_t page, bool create)
 {
@@ -117,7 +121,7 @@ static struct work_page *work_find(struct tier *t, uint64_t object, uint32_t pag
 	if (!o)
 		return NULL;
 	w = &t->gc.work[t->gc.work_count];
-	*w = (struct work_page){ .o = o, .index = page, .page = &t->gc.pages[t->gc.work_count] };
+	*w = (struct work_page){.o = o, .index = page, .page = &t->gc.pages[t->gc.work_count]};
 	t->gc.work_count++;
 	hmap_insert(&t->round, &w->node, h);
 	return w;
@@ -144,7 +148,8 @@ static int victim_read(struct tier *t, uint64_t off, uint32_t len, void *out)
 	int rc;
 
 	t->gc.window_len = 0;
-	rc = device_pread(t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev, t->gc.window, to - from, from);
+	rc = device_pread(t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev, t->gc.window,
+			  to - from, from);
 	if (!rc)
 		memcpy(out, t->gc.window + (off - from), len);
 	return rc;
@@ -156,8 +161,10 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 {
 	struct map_entry old = w->page->entry[index], *e = &w->page->entry[index];
 	unsigned kind = map_entry_kind(old.word), units = map_entry_units(old.word);
-	struct unit_entry u = { .object = w->o->id, .gen = w->o->gen, .version = version,
-				.block = w->index * PAGE_BLOCKS + index };
+	struct unit_entry u = {.object = w->o->id,
+			       .gen = w->o->gen,
+			       .version = version,
+			       .block = w->index * PAGE_BLOCKS + index};
 	bool good = stored && stored_matches(kind, units, stored, old.fp64, &u.fp);
 
 	txn_entry_clear(t, w, index);
@@ -166,12 +173,14 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 	if (good) {
 		txn_entry_set(t, w, index, kind, units);
 		if (w->o->flags & OBJECT_DEDUP)
-			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){ u.fp, e };
+			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){u.fp, e};
 		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, e);
 	}
-	log_error("tier", "a stored block is bad; it is damaged here until another replica repairs it",
-		  "object=%llu block=%u device=%u offset=%llu", (unsigned long long)w->o->id, u.block,
-		  map_entry_device(old.word), (unsigned long long)map_entry_offset(old.word));
+	log_error("tier",
+		  "a stored block is bad; it is damaged here until another replica repairs it",
+		  "object=%llu block=%u device=%u offset=%llu", (unsigned long long)w->o->id,
+		  u.block, map_entry_device(old.word),
+		  (unsigned long long)map_entry_offset(old.word));
 	atomic_fetch_add(&t->corrupt_blocks, 1);
 	e->word = MAP_DAMAGED;
 	txn_entry_set(t, w, index, MAP_DAMAGED, 1);
@@ -184,7 +193,8 @@ static bool entry_is(const struct work_page *w, unsigned index, uint64_t word)
 	       !(w->changed >> index & 1);
 }
 
-/* ---- Walking the units of the victim ----------------------------------------------------------- */
+/* ---- Walking the units of the victim -----------------------------------------------------------
+ */
 
 /* The unit at gc.pos, whole, in memory; NULL: none there (the end, or damage). */
 static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
@@ -201,9 +211,9 @@ static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
 			    h->bytes <= g->window_len - in)
 				return h->segment == g->victim && h->generation == g->generation &&
 						       h->position == g->pos / BLOCK_SIZE &&
-						       h->group_incarnation <= t->group_incarnation ?
-					       unit :
-					       NULL;
+						       h->group_incarnation <= t->group_incarnation
+					       ? unit
+					       : NULL;
 			if (g->window_pos == g->pos)
 				return NULL;
 		}
@@ -211,8 +221,8 @@ static const uint8_t *unit_at_pos(struct tier *t, struct unit_header *h)
 			return NULL;
 		g->window_pos = g->pos;
 		g->window_len = (uint32_t)MIN(UNIT_MAX, t->seg.segment_size - g->pos);
-		if (device_pread(t->seg.dev[g->victim >> SEGMENT_DEVICE_SHIFT].dev, g->window, g->window_len,
-				 segment_start(&t->seg, g->victim) + g->pos)) {
+		if (device_pread(t->seg.dev[g->victim >> SEGMENT_DEVICE_SHIFT].dev, g->window,
+				 g->window_len, segment_start(&t->seg, g->victim) + g->pos)) {
 			atomic_fetch_add(&t->io_errors, 1);
 			g->window_len = 0;
 			return NULL;
@@ -231,7 +241,8 @@ static void entry_at(const uint8_t *unit, const struct unit_header *h, uint32_t 
 	memset(out, 0, sizeof(*out));
 }
 
-/* The shares that live in bytes [from, to) of the victim. Unit: in memory, or NULL: each is read. */
+/* The shares that live in bytes [from, to) of the victim. Unit: in memory, or NULL: each is read.
+ */
 static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t *unit,
 		       const struct unit_header *h, unsigned *moved)
 {
@@ -245,12 +256,13 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 	put_be32(prefix, t->gc.victim);
 	sloc_key_encode(first, t->gc.victim, from / 64);
 	it = kv_iter_open(t->kv, KV_SLOC, prefix, sizeof(prefix), first, sizeof(first));
-	while (!rc && t->gc.share_count < WORK_MAX && kv_iter_next(it, &key, &key_len, &value, &len)) {
+	while (!rc && t->gc.share_count < WORK_MAX &&
+	       kv_iter_next(it, &key, &key_len, &value, &len)) {
 		uint32_t at = key_len == 8 ? get_be32((const uint8_t *)key + 4) * 64 : to;
 		uint64_t id = len == 8 ? get_le64(value) : 0;
 		const uint8_t *stored = NULL;
 		uint8_t plain[BLOCK_SIZE + CODEC_UNIT];
-		struct unit_entry e = { 0 };
+		struct unit_entry e = {0};
 		struct tshare *s;
 
 		if (at >= to)
@@ -259,7 +271,8 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 		if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT ||
 		    (!rc && map_entry_offset(s->next.word) != start + at)) {
 			log_error("tier", "a place names a shared block that is not there",
-				  "segment=%u offset=%u share=%llu", t->gc.victim, at, (unsigned long long)id);
+				  "segment=%u offset=%u share=%llu", t->gc.victim, at,
+				  (unsigned long long)id);
 			rc = 0;
 			continue;
 		}
@@ -268,7 +281,8 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 		if (unit && at - from + map_entry_units(s->next.word) * 64 <= h->bytes) {
 			stored = unit + (at - from);
 			entry_at(unit, h, at - from, &e);
-		} else if (!unit && !victim_read(t, start + at, map_entry_units(s->next.word) * 64u, plain)) {
+		} else if (!unit && !victim_read(t, start + at, map_entry_units(s->next.word) * 64u,
+						 plain)) {
 			stored = plain;
 		}
 		rc = share_move(t, s, stored, &e);
@@ -280,7 +294,8 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 	return rc ? rc : rc2;
 }
 
-static int unit_move(struct tier *t, const uint8_t *unit, const struct unit_header *h, unsigned *moved)
+static int unit_move(struct tier *t, const uint8_t *unit, const struct unit_header *h,
+		     unsigned *moved)
 {
 	uint64_t place = segment_start(&t->seg, t->gc.victim) + t->gc.pos;
 	unsigned device = t->gc.victim >> SEGMENT_DEVICE_SHIFT, first = t->gc.work_count;
@@ -326,7 +341,8 @@ static int walk_units(struct tier *t, bool *end)
 	return rc;
 }
 
-/* ---- Walking the map, when the summaries do not account for all -------------------------------- */
+/* ---- Walking the map, when the summaries do not account for all --------------------------------
+ */
 
 static int page_move(struct tier *t, struct work_page *w, unsigned *moved)
 {
@@ -354,7 +370,8 @@ static bool page_in_victim(struct tier *t, const struct map_page *p)
 	for (uint64_t m = p->mask; m; m &= m - 1) {
 		uint64_t word = p->entry[__builtin_ctzll(m)].word;
 
-		if (map_entry_has_place(word) && segment_of_word(&t->seg, word, &id) && id == t->gc.victim)
+		if (map_entry_has_place(word) && segment_of_word(&t->seg, word, &id) &&
+		    id == t->gc.victim)
 			return true;
 	}
 	return false;
@@ -386,8 +403,8 @@ static int walk_map(struct tier *t, bool *end)
 			*end = false;
 			break;
 		}
-		if (!map_key_decode(key, key_len, &object, &page) || map_page_decode(value, len, key, p) ||
-		    !page_in_victim(t, p))
+		if (!map_key_decode(key, key_len, &object, &page) ||
+		    map_page_decode(value, len, key, p) || !page_in_victim(t, p))
 			continue;
 		w = work_find(t, object, page, true);
 		if (!w)
@@ -403,7 +420,8 @@ static int walk_map(struct tier *t, bool *end)
 	return rc ? rc : rc2;
 }
 
-/* ---- A step ------------------------------------------------------------------------------------ */
+/* ---- A step ------------------------------------------------------------------------------------
+ */
 
 struct notice {
 	struct post post;
@@ -420,7 +438,7 @@ static void notice_run(struct post *p)
 	for (unsigned i = 0; i < n->count; i++)
 		shard_page_moved(n->shard, n->pages[i].object, n->pages[i].page);
 	for (unsigned i = 0; i < n->share_count; i++)
-		fifo_cache_drop(&n->shard->shares, (struct fifo_key){ n->shares[i], 0 });
+		fifo_cache_drop(&n->shard->shares, (struct fifo_key){n->shares[i], 0});
 	free(n);
 }
 
@@ -475,14 +493,15 @@ static int step_commit(struct tier *t)
 		if (!w->changed)
 			continue;
 		page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
-		pages[n++] = (struct moved_page){ w->o->id, w->index };
+		pages[n++] = (struct moved_page){w->o->id, w->index};
 	}
 	tell_shards(t, pages, n, t->gc.shares, t->gc.share_count);
 	free(pages);
 	return 0;
 }
 
-/* The map was walked whole and names nothing in the victim any more: what is still counted is drift. */
+/* The map was walked whole and names nothing in the victim any more: what is still counted is
+ * drift. */
 static int drop_drift(struct tier *t)
 {
 	struct segment *seg = segment_by_id(&t->seg, t->gc.victim);
@@ -530,15 +549,16 @@ bool gc_step(struct tier *t)
 		if (t->gc.walk_map)
 			rc = drop_drift(t);
 		else
-			log_warn("tier", "a segment's summaries do not account for all its live blocks",
+			log_warn("tier",
+				 "a segment's summaries do not account for all its live blocks",
 				 "segment=%u live=%u", t->gc.victim,
 				 segment_by_id(&t->seg, t->gc.victim)->live);
 		t->gc.walk_map = true;
 	}
 	pthread_mutex_unlock(&t->commit_lock);
 	if (rc)
-		log_warn("tier", "a garbage collection step failed", "segment=%u rc=%s", t->gc.victim,
-			 err_name(rc));
+		log_warn("tier", "a garbage collection step failed", "segment=%u rc=%s",
+			 t->gc.victim, err_name(rc));
 	return !rc;
 }
 

@@ -17,10 +17,10 @@
 #include "node/base/log.h"
 #include "store/map_format.h"
 
-#define BLOCK_CACHE_BYTES (32ull << 20)
+#define BLOCK_CACHE_BYTES   (32ull << 20)
 #define WRITE_BUFFERS_BYTES (32ull << 20)
 
-const char *const kv_cf_names[KV_CFS] = { "map", "region", "obj", "share", "sloc", "seg", "meta" };
+const char *const kv_cf_names[KV_CFS] = {"map", "region", "obj", "share", "sloc", "seg", "meta"};
 
 struct kv {
 	rocksdb_t *db;
@@ -57,7 +57,8 @@ static int kv_error(char *msg, const char *what)
 	return rc;
 }
 
-/* ---- Merge operator ---------------------------------------------------------------------------- */
+/* ---- Merge operator ----------------------------------------------------------------------------
+ */
 
 static _Thread_local unsigned merge_operands;
 
@@ -66,9 +67,9 @@ static void *merge_alloc(size_t n)
 	return xmalloc(n); /* never NULL: the wrapper copies whatever it gets */
 }
 
-static char *merge_full(void *state, const char *key, size_t key_len, const char *base, size_t base_len,
-			const char *const *ops, const size_t *lens, int n, unsigned char *success,
-			size_t *len)
+static char *merge_full(void *state, const char *key, size_t key_len, const char *base,
+			size_t base_len, const char *const *ops, const size_t *lens, int n,
+			unsigned char *success, size_t *len)
 {
 	uint8_t *out = merge_alloc(MAP_PAGE_MAX);
 
@@ -104,7 +105,8 @@ static const char *merge_name(void *state)
 	return "ashlar.map.1";
 }
 
-/* ---- Options ----------------------------------------------------------------------------------- */
+/* ---- Options -----------------------------------------------------------------------------------
+ */
 
 /* Direct I/O keeps the page cache out of it, but not every file system has it. */
 static bool dir_has_direct_io(const char *dir)
@@ -127,7 +129,8 @@ static rocksdb_options_t *cf_options_make(struct kv *kv, enum kv_cf cf)
 	rocksdb_block_based_options_set_block_size(t, 4096);
 	rocksdb_block_based_options_set_block_cache(t, kv->cache);
 	rocksdb_block_based_options_set_cache_index_and_filter_blocks(t, 0);
-	rocksdb_block_based_options_set_filter_policy(t, rocksdb_filterpolicy_create_bloom_full(10));
+	rocksdb_block_based_options_set_filter_policy(t,
+						      rocksdb_filterpolicy_create_bloom_full(10));
 	rocksdb_block_based_options_set_format_version(t, 5);
 	rocksdb_options_set_block_based_table_factory(o, t);
 	rocksdb_block_based_options_destroy(t);
@@ -195,7 +198,8 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 	return kv;
 }
 
-/* ---- Open, close, format ----------------------------------------------------------------------- */
+/* ---- Open, close, format -----------------------------------------------------------------------
+ */
 
 static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_only)
 {
@@ -232,7 +236,8 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 
 	*out = NULL;
 	if (access(current, R_OK)) {
-		log_error("kv", "no map database in the metadata directory", "dir=%s errno=%d", dir, errno);
+		log_error("kv", "no map database in the metadata directory", "dir=%s errno=%d", dir,
+			  errno);
 		return -ERR_MAP_LOST;
 	}
 	kv = kv_alloc(dir, read_only);
@@ -268,11 +273,12 @@ void kv_close(struct kv *kv)
 	free(kv);
 }
 
-/* Whatever a broken database left behind; only plain files of this directory, by RocksDB's names. */
+/* Whatever a broken database left behind; only plain files of this directory, by RocksDB's names.
+ */
 static int remove_files(const char *dir)
 {
-	static const char *const prefixes[] = { "CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-",
-						"OPTIONS-" };
+	static const char *const prefixes[] = {"CURRENT", "IDENTITY",  "LOCK",
+					       "LOG",     "MANIFEST-", "OPTIONS-"};
 	DIR *d = opendir(dir);
 	struct dirent *e;
 	int rc = 0;
@@ -300,7 +306,8 @@ int kv_format(const char *dir)
 	int rc = remove_files(dir);
 
 	if (rc) {
-		log_error("kv", "cannot empty the metadata directory", "dir=%s rc=%s", dir, err_name(rc));
+		log_error("kv", "cannot empty the metadata directory", "dir=%s rc=%s", dir,
+			  err_name(rc));
 		return rc;
 	}
 	kv = kv_alloc(dir, false);
@@ -309,7 +316,8 @@ int kv_format(const char *dir)
 	return rc;
 }
 
-/* ---- Reads ------------------------------------------------------------------------------------- */
+/* ---- Reads -------------------------------------------------------------------------------------
+ */
 
 int kv_get(struct kv *kv, enum kv_cf cf, const void *key, size_t key_len, void *out, size_t cap,
 	   size_t *len)
@@ -343,8 +351,8 @@ unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, con
 
 	CHECK(n <= KV_MULTI_MAX);
 	merge_operands = 0;
-	rocksdb_batched_multi_get_cf(kv->db, kv->read, kv->cf[cf], n, (const char *const *)keys, key_lens,
-				     values, errs, true);
+	rocksdb_batched_multi_get_cf(kv->db, kv->read, kv->cf[cf], n, (const char *const *)keys,
+				     key_lens, values, errs, true);
 	for (unsigned i = 0; i < n; i++) {
 		size_t len = 0;
 		const char *data = values[i] ? rocksdb_pinnableslice_value(values[i], &len) : NULL;
@@ -407,7 +415,8 @@ int kv_iter_close(struct kv_iter *it)
 	return rc;
 }
 
-/* ---- Writes ------------------------------------------------------------------------------------ */
+/* ---- Writes ------------------------------------------------------------------------------------
+ */
 
 struct kv_batch *kv_batch_create(void)
 {
@@ -436,13 +445,14 @@ void kv_batch_put(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *
 	rocksdb_writebatch_put_cf(b->wb, kv->cf[cf], key, key_len, value, len);
 }
 
-void kv_batch_merge(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len,
-		    const void *value, size_t len)
+void kv_batch_merge(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key,
+		    size_t key_len, const void *value, size_t len)
 {
 	rocksdb_writebatch_merge_cf(b->wb, kv->cf[cf], key, key_len, value, len);
 }
 
-void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len)
+void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key,
+		     size_t key_len)
 {
 	rocksdb_writebatch_delete_cf(b->wb, kv->cf[cf], key, key_len);
 }

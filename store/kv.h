@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RocksDB's door: the map database of one group. Ordered rows in column families, atomic synced
- * commits, and the map merge (map_format.h) on KV_MAP. Every call blocks: only the destager thread, the
- * blocking pool and set-up threads make them. Gets and iterators may run on any of these at once;
- * batches and commits belong to one thread. The simulator puts an ordered map behind this header. */
+ * commits, and the map merge (map_format.h) on KV_MAP. Every call blocks: only the destager thread,
+ * the blocking pool and set-up threads make them. Gets and iterators may run on any of these at
+ * once; batches and commits belong to one thread. The simulator puts an ordered map behind this
+ * header. */
 #pragma once
 
 #include <stddef.h>
@@ -28,14 +29,15 @@ int kv_get(struct kv *kv, enum kv_cf cf, const void *key, size_t key_len, void *
 	   size_t *len) MUST_USE;
 
 #define KV_MULTI_MAX 256u
-/* Keys ascending and distinct, n ≤ KV_MULTI_MAX. fn once per key: rc as of kv_get; the value is valid
- * inside fn only. Returns the highest number of merge operands any of them had. */
+/* Keys ascending and distinct, n ≤ KV_MULTI_MAX. fn once per key: rc as of kv_get; the value is
+ * valid inside fn only. Returns the highest number of merge operands any of them had. */
 unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, const size_t *key_lens,
 		      unsigned n,
 		      void (*fn)(void *arg, unsigned i, int rc, const void *value, size_t len),
 		      void *arg);
 
-/* Rows whose key begins with the prefix (may be empty), ascending, from `start` on (NULL: the first). */
+/* Rows whose key begins with the prefix (may be empty), ascending, from `start` on (NULL: the
+ * first). */
 struct kv_iter *kv_iter_open(struct kv *kv, enum kv_cf cf, const void *prefix, size_t prefix_len,
 			     const void *start, size_t start_len);
 /* false at the end or on an error; the memory is valid until the next call. */
@@ -48,9 +50,10 @@ void kv_batch_destroy(struct kv_batch *b);
 void kv_batch_clear(struct kv_batch *b);
 void kv_batch_put(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len,
 		  const void *value, size_t len);
-void kv_batch_merge(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len,
-		    const void *value, size_t len);
-void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key, size_t key_len);
+void kv_batch_merge(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key,
+		    size_t key_len, const void *value, size_t len);
+void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const void *key,
+		     size_t key_len);
 /* All or nothing. sync: durable at return. After an error nobody knows: the group has failed. */
 int kv_commit(struct kv *kv, struct kv_batch *b, bool sync) MUST_USE;
 

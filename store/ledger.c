@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cells of the ledger, and the door to them. A reader must never see numbers of two commits mixed. */
+/* Cells of the ledger, and the door to them. A reader must never see numbers of two commits mixed.
+ */
 #include "store/ledger.h"
 
 #include "store/store_impl.h"
 
 void ledger_cell_write(struct ledger_cell *c, const struct store_ledger *l)
 {
-	uint64_t turn = atomic_load_explicit(&c->turn, memory_order_relaxed) + 1, words[LEDGER_WORDS];
+	uint64_t turn = atomic_load_explicit(&c->turn, memory_order_relaxed) + 1,
+		 words[LEDGER_WORDS];
 
 	memcpy(words, l, sizeof(words));
 	for (unsigned i = 0; i < LEDGER_WORDS; i++)
@@ -23,7 +25,8 @@ void ledger_cell_read(const struct ledger_cell *c, struct store_ledger *out)
 	do {
 		turn = atomic_load_explicit(&c->turn, memory_order_acquire);
 		for (unsigned i = 0; i < LEDGER_WORDS; i++)
-			words[i] = atomic_load_explicit(&c->half[turn & 1][i], memory_order_relaxed);
+			words[i] =
+				atomic_load_explicit(&c->half[turn & 1][i], memory_order_relaxed);
 		atomic_thread_fence(memory_order_acquire);
 		/* Again only when a whole commit went by meanwhile. */
 	} while (atomic_load_explicit(&c->turn, memory_order_relaxed) != turn);

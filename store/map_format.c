@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encodes, decodes and merges the rows of the map. The merge must never fail and never invent a hole:
- * what it cannot read becomes "damaged". */
+/* Encodes, decodes and merges the rows of the map. The merge must never fail and never invent a
+ * hole: what it cannot read becomes "damaged". */
 #include "store/map_format.h"
 
 #include "node/base/err.h"
 
-#define PAGE_FORMAT 1
+#define PAGE_FORMAT   1
 #define OBJECT_FORMAT 2
-#define META_FORMAT 1
+#define META_FORMAT   1
 
 uint64_t store_fold_term(uint32_t page, struct version v)
 {
@@ -35,7 +35,8 @@ bool map_key_decode(const void *key, size_t len, uint64_t *object, uint32_t *pag
 	return get_be32((const uint8_t *)key + 12) == 0;
 }
 
-/* ---- Pages ------------------------------------------------------------------------------------- */
+/* ---- Pages -------------------------------------------------------------------------------------
+ */
 
 static uint32_t page_crc(const uint8_t *data, size_t len, const uint8_t *key, size_t key_len)
 {
@@ -56,7 +57,8 @@ static bool entry_valid(uint64_t word, bool hole_ok)
 	return kind != MAP_RAW || map_entry_units(word) == 64;
 }
 
-static size_t page_encode(uint8_t *out, const uint8_t *key, size_t key_len, const struct map_page *p)
+static size_t page_encode(uint8_t *out, const uint8_t *key, size_t key_len,
+			  const struct map_page *p)
 {
 	uint8_t *d = out + MAP_PAGE_HEADER;
 
@@ -134,7 +136,8 @@ bool map_page_has_damage(const struct map_page *p)
 	return false;
 }
 
-/* ---- Operands and merge ------------------------------------------------------------------------ */
+/* ---- Operands and merge ------------------------------------------------------------------------
+ */
 
 static size_t operand_encode(uint8_t *out, const struct map_page *p, uint64_t mask)
 {
@@ -203,10 +206,11 @@ static void operand_apply(struct map_page *p, uint64_t *touched, const void *dat
 	}
 }
 
-size_t map_merge_full(uint8_t out[MAP_PAGE_MAX], const uint8_t *key, size_t key_len, const void *base,
-		      size_t base_len, const void *const *operands, const size_t *lens, unsigned n)
+size_t map_merge_full(uint8_t out[MAP_PAGE_MAX], const uint8_t *key, size_t key_len,
+		      const void *base, size_t base_len, const void *const *operands,
+		      const size_t *lens, unsigned n)
 {
-	struct map_page p = { 0 };
+	struct map_page p = {0};
 	uint64_t touched = 0;
 
 	if (base && page_decode(base, base_len, key, key_len, &p) < 0)
@@ -218,10 +222,10 @@ size_t map_merge_full(uint8_t out[MAP_PAGE_MAX], const uint8_t *key, size_t key_
 
 /* A bad operand inside a partial merge: an operand with a bad operation code, which the full merge
  * turns into a damaged page. Later good operands are lost with it; that only damages more. */
-size_t map_merge_partial(uint8_t out[MAP_OPERAND_MAX], const void *const *operands, const size_t *lens,
-			 unsigned n)
+size_t map_merge_partial(uint8_t out[MAP_OPERAND_MAX], const void *const *operands,
+			 const size_t *lens, unsigned n)
 {
-	struct map_page p = { 0 };
+	struct map_page p = {0};
 	uint64_t touched = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -234,7 +238,8 @@ size_t map_merge_partial(uint8_t out[MAP_OPERAND_MAX], const void *const *operan
 	return operand_encode(out, &p, touched);
 }
 
-/* ---- The other rows ---------------------------------------------------------------------------- */
+/* ---- The other rows ----------------------------------------------------------------------------
+ */
 
 void region_key_encode(uint8_t out[REGION_KEY_SIZE], uint64_t object, uint32_t region)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that were stored raw because the reducer was behind: deduplicated and compressed when there is
- * time, by their volume's policy of now. A block moves only if it gets smaller. It must never touch a
- * page of an object that has none marked, and never run while there is something to destage. */
+/* Pages that were stored raw because the reducer was behind: deduplicated and compressed when there
+ * is time, by their volume's policy of now. A block moves only if it gets smaller. It must never
+ * touch a page of an object that has none marked, and never run while there is something to
+ * destage. */
 #include <stdlib.h>
 
 #include "store/destage.h"
 
 #define STEP_PAGES 32u
-#define STEP_LOOK 256u /* pages looked at per step */
+#define STEP_LOOK  256u /* pages looked at per step */
 
 static bool page_exists(const struct tobj *o, uint32_t page)
 {
@@ -22,14 +23,17 @@ static int take_pages(struct round *r, struct tobj *o, struct map_page *pages)
 	unsigned looked = 0;
 	int rc;
 
-	for (; o->reduce_page < end && r->work_count < STEP_PAGES && looked < STEP_LOOK; o->reduce_page++) {
+	for (; o->reduce_page < end && r->work_count < STEP_PAGES && looked < STEP_LOOK;
+	     o->reduce_page++) {
 		struct work_page *w = &r->work[r->work_count];
 
 		if (!page_exists(o, o->reduce_page))
 			continue;
 		looked++;
-		*w = (struct work_page){ .o = o, .index = o->reduce_page, .page = &pages[r->work_count],
-					 .untold = true };
+		*w = (struct work_page){.o = o,
+					.index = o->reduce_page,
+					.page = &pages[r->work_count],
+					.untold = true};
 		rc = txn_load(r->t, w, 1);
 		if (rc)
 			return rc;
@@ -55,16 +59,22 @@ static void take_blocks(struct round *r, struct destage_block *blocks)
 			uint64_t word = w->page->entry[k].word;
 			struct destage_block *b = &blocks[r->payload_count];
 
-			if (map_entry_kind(word) != MAP_RAW || !r->t->seg.dev[map_entry_device(word)].dev)
+			if (map_entry_kind(word) != MAP_RAW ||
+			    !r->t->seg.dev[map_entry_device(word)].dev)
 				continue;
-			*b = (struct destage_block){ .index = (uint8_t)k, .kind = MAP_RAW,
-						     .fp64 = w->page->entry[k].fp64,
-						     .log_off = map_entry_offset(word),
-						     .log_device = r->t->seg.dev[map_entry_device(word)].dev };
-			r->payload[r->payload_count++] = (struct payload){
-				.block = b, .w = w, .gen = o->gen, .again = true,
-				.dedup = o->flags & OBJECT_DEDUP,
-				.compression = o->flags & OBJECT_COMPRESSION };
+			*b = (struct destage_block){
+				.index = (uint8_t)k,
+				.kind = MAP_RAW,
+				.fp64 = w->page->entry[k].fp64,
+				.log_off = map_entry_offset(word),
+				.log_device = r->t->seg.dev[map_entry_device(word)].dev};
+			r->payload[r->payload_count++] =
+				(struct payload){.block = b,
+						 .w = w,
+						 .gen = o->gen,
+						 .again = true,
+						 .dedup = o->flags & OBJECT_DEDUP,
+						 .compression = o->flags & OBJECT_COMPRESSION};
 		}
 	}
 }
@@ -87,7 +97,7 @@ static int reduce_object(struct tier *t, struct tobj *o)
 {
 	struct map_page *pages = xmalloc(STEP_PAGES * sizeof(*pages));
 	struct destage_block *blocks = xmalloc(STEP_PAGES * PAGE_BLOCKS * sizeof(*blocks));
-	struct round r = { .t = t };
+	struct round r = {.t = t};
 	uint64_t damaged = 0;
 	uint32_t from = o->reduce_page;
 	int rc;
@@ -132,7 +142,8 @@ bool reduce_step(struct tier *t)
 		rc = reduce_object(t, o);
 		pthread_mutex_unlock(&t->commit_lock);
 		if (rc)
-			log_warn("tier", "reducing what was stored raw under load failed; later again",
+			log_warn("tier",
+				 "reducing what was stored raw under load failed; later again",
 				 "object=%llu rc=%s", (unsigned long long)o->id, err_name(rc));
 		return !rc;
 	}

@@ -9,11 +9,12 @@
 #include "node/base/log.h"
 
 #define HEADER_MAGIC 0x474553444c485341ull /* "ASHLDSEG" */
-#define UNIT_MAGIC 0x4e555341u		   /* "ASUN" */
-#define FORMAT 1u
-#define ROWS_FORMAT 2u
+#define UNIT_MAGIC   0x4e555341u           /* "ASUN" */
+#define FORMAT       1u
+#define ROWS_FORMAT  2u
 
-/* ---- Formats ----------------------------------------------------------------------------------- */
+/* ---- Formats -----------------------------------------------------------------------------------
+ */
 
 void segment_header_encode(uint8_t out[SEGMENT_HEADER_SIZE], const struct segment_header *h)
 {
@@ -51,7 +52,8 @@ static uint64_t summary_hash(const uint8_t *s, size_t len)
 	return hash_xxh3(s + 64, len - 64, hash_xxh3(s, 56, 0));
 }
 
-void unit_summary_encode(uint8_t *out, const struct unit_header *h, const struct unit_entry *entries)
+void unit_summary_encode(uint8_t *out, const struct unit_header *h,
+			 const struct unit_entry *entries)
 {
 	uint8_t *d = out + UNIT_HEADER_SIZE;
 
@@ -110,8 +112,9 @@ int unit_summary_decode(const uint8_t *in, size_t len, struct unit_header *out)
 	out->generation = get_le64(in + 24);
 	out->kv_commit = get_le64(in + 32);
 	out->group_incarnation = get_le32(in + 40);
-	if (out->entries > UNIT_ENTRIES_MAX || UNIT_HEADER_SIZE + UNIT_ENTRY_SIZE * out->entries > bytes ||
-	    out->bytes < bytes || out->bytes > UNIT_MAX || out->bytes % BLOCK_SIZE)
+	if (out->entries > UNIT_ENTRIES_MAX ||
+	    UNIT_HEADER_SIZE + UNIT_ENTRY_SIZE * out->entries > bytes || out->bytes < bytes ||
+	    out->bytes > UNIT_MAX || out->bytes % BLOCK_SIZE)
 		return -ERR_CORRUPT;
 	return 0;
 }
@@ -186,7 +189,7 @@ int segment_rows_apply(struct segments *s, const void *data, size_t len)
 		return -ERR_VERSION;
 	for (uint32_t i = 0; i < count; i++) {
 		struct segment *seg = segment_by_id(s, read_u32(&r));
-		struct segment row = { 0 };
+		struct segment row = {0};
 
 		row.live = read_u32(&r);
 		row.generation = read_u64(&r);
@@ -205,7 +208,8 @@ int segment_rows_apply(struct segments *s, const void *data, size_t len)
 	return 0;
 }
 
-/* ---- Table ------------------------------------------------------------------------------------- */
+/* ---- Table -------------------------------------------------------------------------------------
+ */
 
 struct segment *segment_by_id(struct segments *s, uint32_t id)
 {
@@ -236,8 +240,8 @@ struct segment *segment_of_word(struct segments *s, uint64_t word, uint32_t *id)
 	return &s->dev[device].seg[n];
 }
 
-int segments_open(struct segments *s, struct device *devices, unsigned count, const struct uuid *group,
-		  uint32_t group_incarnation)
+int segments_open(struct segments *s, struct device *devices, unsigned count,
+		  const struct uuid *group, uint32_t group_incarnation)
 {
 	memset(s, 0, sizeof(*s));
 	s->group = *group;
@@ -253,7 +257,8 @@ int segments_open(struct segments *s, struct device *devices, unsigned count, co
 		if (sb->index >= GROUP_DEVICES_MAX || s->dev[sb->index].dev ||
 		    sb->segment_size != s->segment_size || s->segment_size < UNIT_MAX ||
 		    s->segment_size % BLOCK_SIZE || s->segment_size > 1u << 30 ||
-		    sb->data_start % BLOCK_SIZE || sb->data_start + sb->data_len > devices[i].size ||
+		    sb->data_start % BLOCK_SIZE ||
+		    sb->data_start + sb->data_len > devices[i].size ||
 		    sb->data_len / s->segment_size >> SEGMENT_DEVICE_SHIFT) {
 			log_error("segment", "the superblock's data area makes no sense",
 				  "device=%s index=%u", devices[i].path, sb->index);
@@ -283,12 +288,14 @@ void segments_scan(struct segments *s)
 		for (uint32_t n = 0; n < s->dev[i].count && errors < 8; n++) {
 			uint32_t id = i << SEGMENT_DEVICE_SHIFT | n;
 			struct segment_header h;
-			int rc = device_pread(s->dev[i].dev, block, BLOCK_SIZE, segment_start(s, id));
+			int rc = device_pread(s->dev[i].dev, block, BLOCK_SIZE,
+					      segment_start(s, id));
 
 			errors = rc ? errors + 1 : 0;
 			if (rc)
 				log_warn("segment", "a segment header cannot be read",
-					 "device=%s segment=%u rc=%s", s->dev[i].dev->path, n, err_name(rc));
+					 "device=%s segment=%u rc=%s", s->dev[i].dev->path, n,
+					 err_name(rc));
 			if (rc || segment_header_decode(block, &h) || h.id != id ||
 			    !uuid_equal(&h.group, &s->group) ||
 			    h.group_incarnation > s->group_incarnation)

@@ -16,7 +16,8 @@ struct pending {
 struct stream {
 	bool open;
 	uint32_t id, fill, raw_bytes, packed_bytes, count;
-	uint8_t *mem; /* UNIT_SUMMARY_MAX for the summary, then the raw area, packed moved behind it */
+	uint8_t *mem; /* UNIT_SUMMARY_MAX for the summary, then the raw area, packed moved behind it
+		       */
 	uint8_t *packed;
 	struct unit_entry *entries;
 	struct pending pending[UNIT_ENTRIES_MAX];
@@ -62,7 +63,8 @@ bool segments_have_room(const struct segments *s, enum segment_stream stream, ui
 {
 	const struct stream *st = s->stream[stream];
 	uint64_t reserve = stream == STREAM_HOT ? s->reserve : 0;
-	uint64_t room = s->free > reserve ? (s->free - reserve) * (s->segment_size - UNIT_SUMMARY_MAX) : 0;
+	uint64_t room =
+		s->free > reserve ? (s->free - reserve) * (s->segment_size - UNIT_SUMMARY_MAX) : 0;
 
 	if (st && st->open && s->segment_size - st->fill > UNIT_SUMMARY_MAX)
 		room += s->segment_size - st->fill - UNIT_SUMMARY_MAX;
@@ -92,7 +94,7 @@ static int stream_open(struct segments *s, struct stream *st, enum segment_strea
 {
 	uint32_t reserve = which == STREAM_HOT ? s->reserve : 0;
 	struct segment_device *d = NULL;
-	struct segment_header h = { .group = s->group, .group_incarnation = s->group_incarnation };
+	struct segment_header h = {.group = s->group, .group_incarnation = s->group_incarnation};
 	struct segment *seg;
 	int rc;
 
@@ -116,11 +118,16 @@ static int stream_open(struct segments *s, struct stream *st, enum segment_strea
 	s->unflushed |= 1u << (d - s->dev);
 	d->free--;
 	s->free--;
-	*seg = (struct segment){ .generation = h.generation, .state = SEGMENT_OPEN, .stream = (uint8_t)which,
-				 .fill = SEGMENT_HEADER_SIZE, .summaries = SEGMENT_HEADER_SIZE,
-				 .dirty = seg->dirty, .used = seg->used,
-				 .used_summaries = seg->used_summaries, .used_padding = seg->used_padding,
-				 .used_tail = seg->used_tail };
+	*seg = (struct segment){.generation = h.generation,
+				.state = SEGMENT_OPEN,
+				.stream = (uint8_t)which,
+				.fill = SEGMENT_HEADER_SIZE,
+				.summaries = SEGMENT_HEADER_SIZE,
+				.dirty = seg->dirty,
+				.used = seg->used,
+				.used_summaries = seg->used_summaries,
+				.used_padding = seg->used_padding,
+				.used_tail = seg->used_tail};
 	segment_mark_dirty(s, st->id);
 	st->open = true;
 	st->fill = SEGMENT_HEADER_SIZE;
@@ -131,7 +138,7 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 {
 	struct stream *st = s->stream[which];
 	struct segment_device *d;
-	struct unit_header h = { 0 };
+	struct unit_header h = {0};
 	struct segment *seg;
 	uint32_t summary, bytes, packed;
 	uint8_t *unit;
@@ -146,11 +153,14 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 	unit = st->mem + UNIT_SUMMARY_MAX - summary;
 	memset(st->packed + st->packed_bytes, 0, packed - st->packed_bytes);
 	memcpy(unit + summary + st->raw_bytes, st->packed, packed);
-	h = (struct unit_header){ .entries = st->count, .summary_bytes = summary, .bytes = bytes,
-				  .segment = st->id, .position = st->fill / BLOCK_SIZE,
-				  .group_incarnation = s->group_incarnation,
-				  .generation = segment_by_id(s, st->id)->generation,
-				  .kv_commit = s->kv_commit };
+	h = (struct unit_header){.entries = st->count,
+				 .summary_bytes = summary,
+				 .bytes = bytes,
+				 .segment = st->id,
+				 .position = st->fill / BLOCK_SIZE,
+				 .group_incarnation = s->group_incarnation,
+				 .generation = segment_by_id(s, st->id)->generation,
+				 .kv_commit = s->kv_commit};
 	for (uint32_t i = 0; i < st->count; i++) {
 		struct pending *p = &st->pending[i];
 
@@ -184,7 +194,8 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 	return 0;
 }
 
-static bool unit_fits(const struct segments *s, const struct stream *st, unsigned kind, unsigned units)
+static bool unit_fits(const struct segments *s, const struct stream *st, unsigned kind,
+		      unsigned units)
 {
 	uint64_t room = MIN(s->segment_size - st->fill, UNIT_MAX);
 	uint64_t raw = st->raw_bytes + (kind == MAP_RAW ? BLOCK_SIZE : 0);

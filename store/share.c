@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of shared blocks within a commit. It must never leave a share with references without its key by
- * place, or the other way round (I9), and never give a damaged block a new place. */
+/* Rows of shared blocks within a commit. It must never leave a share with references without its
+ * key by place, or the other way round (I9), and never give a damaged block a new place. */
 #include "store/share.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
-#define NEXT_KEY "next-share"
-#define VOLUME_KEY_SIZE 5u
+#define NEXT_KEY          "next-share"
+#define VOLUME_KEY_SIZE   5u
 #define VOLUME_VALUE_SIZE 40u
 
 void shares_init(struct tier *t, size_t cache_bytes)
@@ -43,7 +43,8 @@ void shares_fini(struct tier *t)
 	fifo_cache_fini(&t->shares.rows);
 }
 
-/* ---- Volumes ----------------------------------------------------------------------------------- */
+/* ---- Volumes -----------------------------------------------------------------------------------
+ */
 
 struct tvolume *volume_get(struct tier *t, uint32_t id)
 {
@@ -106,8 +107,8 @@ static void volume_share(struct tier *t, const struct share_row *r, uint64_t sig
 	v->dirty = v->publish = true;
 }
 
-static void ledger_make(struct store_ledger *l, const struct object_counters *o, const struct share_sums *s,
-			uint64_t commit)
+static void ledger_make(struct store_ledger *l, const struct object_counters *o,
+			const struct share_sums *s, uint64_t commit)
 {
 	uint64_t unshared = o->mapped - o->shared - o->damaged;
 
@@ -117,7 +118,8 @@ static void ledger_make(struct store_ledger *l, const struct object_counters *o,
 	l->damaged_bytes = (o->damaged + s->damaged) * BLOCK_SIZE;
 	l->stored_bytes = o->stored + s->stored;
 	l->dedup_saved_bytes = (o->shared - s->owned) * BLOCK_SIZE;
-	l->compression_saved_bytes = (unshared + s->owned - s->damaged) * BLOCK_SIZE - l->stored_bytes;
+	l->compression_saved_bytes =
+		(unshared + s->owned - s->damaged) * BLOCK_SIZE - l->stored_bytes;
 	l->frees_if_deleted_bytes = o->stored + s->exclusive;
 }
 
@@ -173,7 +175,8 @@ static void put_volumes(struct tier *t)
 		put_le64(value + 24, v->next.exclusive);
 		put_le64(value + 32, hash_xxh3(value, 32, v->id));
 		if (v->next.owned)
-			kv_batch_put(t->kv, t->batch, KV_META, key, sizeof(key), value, sizeof(value));
+			kv_batch_put(t->kv, t->batch, KV_META, key, sizeof(key), value,
+				     sizeof(value));
 		else
 			kv_batch_delete(t->kv, t->batch, KV_META, key, sizeof(key));
 	}
@@ -198,8 +201,8 @@ int shares_load(struct tier *t)
 			break;
 		}
 		v = volume_get(t, id);
-		v->now = v->next = (struct share_sums){ get_le64(d), get_le64(d + 8), get_le64(d + 16),
-							get_le64(d + 24) };
+		v->now = v->next = (struct share_sums){get_le64(d), get_le64(d + 8),
+						       get_le64(d + 16), get_le64(d + 24)};
 		t->shares.sums.owned += v->now.owned;
 		t->shares.sums.damaged += v->now.damaged;
 		t->shares.sums.stored += v->now.stored;
@@ -219,11 +222,12 @@ int shares_load(struct tier *t)
 	return rc;
 }
 
-/* ---- One share --------------------------------------------------------------------------------- */
+/* ---- One share ---------------------------------------------------------------------------------
+ */
 
 static struct fifo_key row_key(uint64_t id)
 {
-	return (struct fifo_key){ .a = id, .b = 0 };
+	return (struct fifo_key){.a = id, .b = 0};
 }
 
 static int row_read(struct tier *t, uint64_t id, struct share_row *out)
@@ -293,7 +297,7 @@ struct tshare *share_create(struct tier *t, struct fp128 fp, uint64_t word, uint
 {
 	struct tshare *s = txn_add(t, t->shares.next_id++);
 
-	s->next = (struct share_row){ .word = word, .fp = fp, .owner_volume = owner_volume };
+	s->next = (struct share_row){.word = word, .fp = fp, .owner_volume = owner_volume};
 	s->counted = true;
 	return s;
 }
@@ -341,7 +345,8 @@ static bool sloc_key_of(struct tier *t, uint64_t word, uint8_t key[8])
 
 	if (!map_entry_has_place(word) || !segment_of_word(&t->seg, word, &id))
 		return false;
-	sloc_key_encode(key, id, (uint32_t)((map_entry_offset(word) - segment_start(&t->seg, id)) / 64));
+	sloc_key_encode(key, id,
+			(uint32_t)((map_entry_offset(word) - segment_start(&t->seg, id)) / 64));
 	return true;
 }
 
@@ -374,12 +379,14 @@ int share_move(struct tier *t, struct tshare *s, const void *stored, const struc
 		data = codec_decompress(stored, units, plain) ? NULL : plain;
 	if (data && fp128_equal(hash_block(data), s->next.fp)) {
 		u.fp = s->next.fp;
-		s->place = (struct map_entry){ 0 };
+		s->place = (struct map_entry){0};
 		s->placing = true;
 		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, &s->place);
 	}
-	log_error("tier", "a shared block is bad; all that refer to it are damaged here", "share=%llu device=%u "
-		  "offset=%llu references=%u", (unsigned long long)s->id, map_entry_device(s->next.word),
+	log_error("tier", "a shared block is bad; all that refer to it are damaged here",
+		  "share=%llu device=%u "
+		  "offset=%llu references=%u",
+		  (unsigned long long)s->id, map_entry_device(s->next.word),
 		  (unsigned long long)map_entry_offset(s->next.word), s->next.refs);
 	atomic_fetch_add(&t->corrupt_blocks, 1);
 	s->next.word = MAP_DAMAGED;
@@ -387,7 +394,8 @@ int share_move(struct tier *t, struct tshare *s, const void *stored, const struc
 	return 0;
 }
 
-/* ---- The commit -------------------------------------------------------------------------------- */
+/* ---- The commit --------------------------------------------------------------------------------
+ */
 
 static bool row_equal(const struct share_row *a, const struct share_row *b)
 {
@@ -418,7 +426,8 @@ static void share_finish(struct tier *t, struct tshare *s)
 			segment_account(&t->seg, s->next.word, 1);
 		put_le64(id, s->id);
 		if (sloc_key_of(t, s->next.word, place))
-			kv_batch_put(t->kv, t->batch, KV_SLOC, place, sizeof(place), id, sizeof(id));
+			kv_batch_put(t->kv, t->batch, KV_SLOC, place, sizeof(place), id,
+				     sizeof(id));
 	} else if (!lives && s->counted) {
 		segment_account(&t->seg, s->next.word, -1);
 	}
@@ -447,14 +456,16 @@ int shares_finish(struct tier *t)
 	if (t->shares.next_id != t->shares.next_id_saved) {
 		put_le64(next, t->shares.next_id);
 		put_le64(next + 8, hash_xxh3(next, 8, 0));
-		kv_batch_put(t->kv, t->batch, KV_META, NEXT_KEY, strlen(NEXT_KEY), next, sizeof(next));
+		kv_batch_put(t->kv, t->batch, KV_META, NEXT_KEY, strlen(NEXT_KEY), next,
+			     sizeof(next));
 	}
 	return 0;
 }
 
 void shares_committed(struct tier *t)
 {
-	for (struct hnode *n = hmap_walk(&t->shares.txn, NULL); n; n = hmap_walk(&t->shares.txn, n)) {
+	for (struct hnode *n = hmap_walk(&t->shares.txn, NULL); n;
+	     n = hmap_walk(&t->shares.txn, n)) {
 		struct tshare *s = container_of(n, struct tshare, node);
 		struct share_row *keep;
 
@@ -469,7 +480,8 @@ void shares_committed(struct tier *t)
 			fifo_cache_drop(&t->shares.rows, row_key(s->id));
 		}
 	}
-	for (struct tvolume *v = atomic_load(&t->shares.all); v && t->shares.txn.count; v = v->all_next) {
+	for (struct tvolume *v = atomic_load(&t->shares.all); v && t->shares.txn.count;
+	     v = v->all_next) {
 		v->now = v->next;
 		v->dirty = false;
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared blocks: one stored form, a row with its place and its references, and the key that finds the
- * row by place (I9). And the sums per volume that the ledger is made of. Inside the tier; destager
- * thread, but for the ledger's cells (any thread).
+/* Shared blocks: one stored form, a row with its place and its references, and the key that finds
+ * the row by place (I9). And the sums per volume that the ledger is made of. Inside the tier;
+ * destager thread, but for the ledger's cells (any thread).
  *
- * Within a commit a share changes in RAM (share_get, share_ref, …) as often as it likes; shares_finish
- * writes what became of it, so references may touch 0 in between. */
+ * Within a commit a share changes in RAM (share_get, share_ref, …) as often as it likes;
+ * shares_finish writes what became of it, so references may touch 0 in between. */
 #pragma once
 
 #include "node/base/hmap.h"
@@ -18,14 +18,15 @@ struct unit_entry;
 struct tshare {
 	struct hnode node; /* in shares.txn */
 	uint64_t id;
-	bool exists;   /* `now` is in the database */
-	bool placing;  /* an append writes its place into `place` */
-	bool counted;  /* the live bytes of next.word are in the segment's count already */
+	bool exists;  /* `now` is in the database */
+	bool placing; /* an append writes its place into `place` */
+	bool counted; /* the live bytes of next.word are in the segment's count already */
 	struct share_row now, next;
 	struct map_entry place;
 };
 
-/* What the rows of shares add to a volume. Volume SHARES_UNOWNED: those whose owner has none left. */
+/* What the rows of shares add to a volume. Volume SHARES_UNOWNED: those whose owner has none left.
+ */
 struct share_sums {
 	uint64_t owned, damaged, stored, exclusive; /* shares, shares, bytes, bytes */
 };
@@ -34,10 +35,10 @@ struct share_sums {
 struct tvolume {
 	struct hnode node; /* in shares.volumes */
 	uint32_t id;
-	struct object_counters objects; /* of its objects, as committed */
+	struct object_counters objects;       /* of its objects, as committed */
 	struct share_sums now, next, recount; /* recount: tier_verify's */
-	bool dirty;    /* next differs: goes into this commit */
-	bool publish;  /* the cell is to be brought up to date */
+	bool dirty;                           /* next differs: goes into this commit */
+	bool publish;                         /* the cell is to be brought up to date */
 	struct tvolume *all_next;
 	struct ledger_cell cell;
 };
@@ -46,9 +47,9 @@ struct shares {
 	struct hmap txn, volumes;
 	struct fifo_cache rows; /* share_row by id, as committed */
 	uint64_t next_id, next_id_saved;
-	int rc; /* an error that the commit must end with */
+	int rc;                        /* an error that the commit must end with */
 	_Atomic(struct tvolume *) all; /* every volume ever seen, for readers of the cells */
-	struct share_sums sums; /* of all */
+	struct share_sums sums;        /* of all */
 };
 
 void shares_init(struct tier *t, size_t cache_bytes);
@@ -64,11 +65,14 @@ void share_ref(struct tier *t, struct tshare *s, uint32_t volume, int sign);
 void share_release(struct tier *t, uint64_t id, uint32_t volume);
 /* Which share lives at this place, committed; 0: none. */
 uint64_t share_of_place(struct tier *t, uint64_t word);
-/* Moves the stored form, verified, to the GC stream; bad or unreadable (NULL): it becomes damaged. */
-int share_move(struct tier *t, struct tshare *s, const void *stored, const struct unit_entry *what) MUST_USE;
+/* Moves the stored form, verified, to the GC stream; bad or unreadable (NULL): it becomes damaged.
+ */
+int share_move(struct tier *t, struct tshare *s, const void *stored,
+	       const struct unit_entry *what) MUST_USE;
 bool share_is_damaged(struct tier *t, uint64_t id);
 
-int shares_finish(struct tier *t) MUST_USE; /* rows into the batch, live bytes; after the units are written */
+int shares_finish(
+	struct tier *t) MUST_USE; /* rows into the batch, live bytes; after the units are written */
 void shares_committed(struct tier *t);
 void shares_aborted(struct tier *t);
 

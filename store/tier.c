@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening, starting and stopping a capacity tier. It must never open a map that has lost synced
- * commits, nor one that belongs to another group: then it says -ERR_MAP_LOST and touches nothing. */
+ * commits, nor one that belongs to another group: then it says -ERR_MAP_LOST and touches nothing.
+ */
 #include <stdlib.h>
 #include <sys/resource.h>
 
 #include "store/tier_internal.h"
 
-/* ---- Loading ----------------------------------------------------------------------------------- */
+/* ---- Loading -----------------------------------------------------------------------------------
+ */
 
 static int map_lost(const char *why)
 {
@@ -29,7 +31,8 @@ static int load_meta(struct tier *t)
 		return map_lost("the commit number is missing or damaged");
 	if (!uuid_equal(&m.group, &t->group))
 		return map_lost("it belongs to another group");
-	/* An older incarnation's map was kept (log lost) if nothing newer was ever written, see below. */
+	/* An older incarnation's map was kept (log lost) if nothing newer was ever written, see
+	 * below. */
 	if (m.group_incarnation > t->group_incarnation)
 		return map_lost("it belongs to a later incarnation of the group");
 	t->map_incarnation = m.group_incarnation;
@@ -78,7 +81,8 @@ static int check_commit(struct tier *t)
 		return 0;
 	log_error("tier", "the map database has lost commits that log or segments know of",
 		  "commit=%llu log=%llu segments=%llu", (unsigned long long)commit,
-		  (unsigned long long)t->log_kv_commit, (unsigned long long)t->seg.header_kv_commit);
+		  (unsigned long long)t->log_kv_commit,
+		  (unsigned long long)t->seg.header_kv_commit);
 	return -ERR_MAP_LOST;
 }
 
@@ -93,8 +97,8 @@ static int load_objects(struct tier *t)
 		struct object_row row;
 		struct tobj *o;
 
-		rc = key_len == OBJECT_KEY_SIZE ? object_row_decode(value, len, get_be64(key), &row) :
-						  -ERR_CORRUPT;
+		rc = key_len == OBJECT_KEY_SIZE ? object_row_decode(value, len, get_be64(key), &row)
+						: -ERR_CORRUPT;
 		if (rc)
 			break;
 		o = tobj_create(t, get_be64(key), row.gen, row.volume);
@@ -146,14 +150,15 @@ static int load_regions(struct tier *t)
 /* A kept map takes the new incarnation before any segment is written under it. */
 static int adopt(struct tier *t)
 {
-	struct meta_row m = { .group = t->group, .group_incarnation = t->group_incarnation,
-			      .commit = atomic_load(&t->commit) };
+	struct meta_row m = {.group = t->group,
+			     .group_incarnation = t->group_incarnation,
+			     .commit = atomic_load(&t->commit)};
 	uint8_t value[META_VALUE_SIZE];
 
 	if (t->map_incarnation == t->group_incarnation)
 		return 0;
-	log_info("tier", "the map is kept under a new incarnation", "from=%u to=%u", t->map_incarnation,
-		 t->group_incarnation);
+	log_info("tier", "the map is kept under a new incarnation", "from=%u to=%u",
+		 t->map_incarnation, t->group_incarnation);
 	meta_encode(value, &m);
 	kv_batch_clear(t->batch);
 	kv_batch_put(t->kv, t->batch, KV_META, META_KEY, strlen(META_KEY), value, sizeof(value));
@@ -166,7 +171,8 @@ static void publish(struct tier *t)
 	atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
 }
 
-/* ---- Open and close ---------------------------------------------------------------------------- */
+/* ---- Open and close ----------------------------------------------------------------------------
+ */
 
 static int load_all(struct tier *t, const struct tier_config *cfg)
 {
@@ -293,7 +299,8 @@ void tier_stop(struct tier *t)
 {
 	if (!t->started)
 		return;
-	atomic_fetch_add(&t->requests_open, 1); /* it ends at full speed, and is not paced any more */
+	atomic_fetch_add(&t->requests_open,
+			 1); /* it ends at full speed, and is not paced any more */
 	pace_apply(t);
 	atomic_store(&t->pace_tid, 0);
 	atomic_store(&t->stopping, true);
@@ -320,7 +327,8 @@ uint64_t tier_kv_commit(const struct tier *t)
 	return atomic_load(&t->commit);
 }
 
-/* ---- Format ------------------------------------------------------------------------------------ */
+/* ---- Format ------------------------------------------------------------------------------------
+ */
 
 /* Old headers would claim commits that the new map has not made. */
 static int wipe_headers(const struct tier_config *cfg)
@@ -351,7 +359,8 @@ static int wipe_headers(const struct tier_config *cfg)
 
 int tier_format(const struct tier_config *cfg)
 {
-	struct meta_row m = { .group = cfg->group, .group_incarnation = cfg->group_incarnation, .commit = 1 };
+	struct meta_row m = {
+		.group = cfg->group, .group_incarnation = cfg->group_incarnation, .commit = 1};
 	uint8_t value[META_VALUE_SIZE];
 	struct kv_batch *b;
 	struct kv *kv;
@@ -372,16 +381,20 @@ int tier_format(const struct tier_config *cfg)
 	return rc;
 }
 
-/* ---- Objects, space, numbers ------------------------------------------------------------------- */
+/* ---- Objects, space, numbers -------------------------------------------------------------------
+ */
 
 void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg)
 {
 	CHECK(!t->started);
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
 		struct tobj *o = container_of(n, struct tobj, node);
-		struct tier_object out = { .id = o->id, .gen = o->gen, .volume = o->volume,
-					   .deleting = o->state == OBJECT_DELETING, .header = o->header,
-					   .header_len = o->header_len };
+		struct tier_object out = {.id = o->id,
+					  .gen = o->gen,
+					  .volume = o->volume,
+					  .deleting = o->state == OBJECT_DELETING,
+					  .header = o->header,
+					  .header_len = o->header_len};
 
 		fn(arg, &out);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The capacity tier of a group: segments on the capacity devices and the map in RocksDB. Internal to
- * store/: the log side (store.c, lane.c, log_index.c) stands on it.
+/* The capacity tier of a group: segments on the capacity devices and the map in RocksDB. Internal
+ * to store/: the log side (store.c, lane.c, log_index.c) stands on it.
  *
  * Threads: tier_open/tier_close set-up; tier_page_get, tier_read, tier_object_* on a shard's loop
  * thread; tier_destage from a shard's loop, done by the group's destager thread, which is also the
@@ -22,8 +22,8 @@ struct tier_config {
 	unsigned shards;
 	uint64_t page_cache_bytes, block_cache_bytes;
 	uint64_t dedup_hint_bytes; /* at most; 0: the default (dedup.h) */
-	/* Highest map commit number that any log batch or header names: a database below it has lost
-	 * synced commits (store.md §9): -ERR_MAP_LOST. */
+	/* Highest map commit number that any log batch or header names: a database below it has
+	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
 };
 int tier_open(const struct tier_config *cfg, struct tier **out) MUST_USE;
@@ -45,14 +45,21 @@ struct tier_object {
 void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object *o), void *arg);
 
 /* A decoded map page. Blocks in no mask are holes. */
-enum map_kind { MAP_HOLE = 0, MAP_ZERO = 1, MAP_RAW = 2, MAP_LZ4 = 3, MAP_SHARE = 4, MAP_DAMAGED = 5 };
+enum map_kind {
+	MAP_HOLE = 0,
+	MAP_ZERO = 1,
+	MAP_RAW = 2,
+	MAP_LZ4 = 3,
+	MAP_SHARE = 4,
+	MAP_DAMAGED = 5
+};
 struct map_entry {
 	uint64_t word; /* kind 3 bits · units−1 6 · location 43 · spare 12, as stored */
 	uint64_t fp64;
 };
 struct map_page {
 	struct version version; /* {0,0}: no such page */
-	uint64_t mask;		/* blocks that have an entry */
+	uint64_t mask;          /* blocks that have an entry */
 	uint8_t flags;
 	struct map_entry entry[PAGE_BLOCKS]; /* by block index, not packed */
 };
@@ -64,16 +71,17 @@ struct tier_page {
 	uint32_t page;
 	struct map_page out;
 	struct list link; /* private */
-	bool fresh;	  /* private: past the cache */
+	bool fresh;       /* private: past the cache */
 };
 int tier_page_get(struct tier *t, unsigned shard, struct tier_page *op, struct wait *w) MUST_USE;
 /* Which pages of a region exist (RAM). A page in the mask that is not found is corruption (I11). */
 uint64_t tier_region_mask(struct tier *t, unsigned shard, uint64_t object, uint32_t region);
 uint64_t tier_region_fold(struct tier *t, unsigned shard, uint64_t object, uint32_t region);
 
-/* Reads and verifies blocks first … first+count−1 (indices in the page) that are RAW/LZ4/SHARED/ZERO/
- * hole into dest; holes and zeros are filled with zeros. bad: bit per block index. fps: one per block.
- * If a location moved meanwhile (GC), it looks the page up again (I1). */
+/* Reads and verifies blocks first … first+count−1 (indices in the page) that are
+ * RAW/LZ4/SHARED/ZERO/ hole into dest; holes and zeros are filled with zeros. bad: bit per block
+ * index. fps: one per block. If a location moved meanwhile (GC), it looks the page up again (I1).
+ */
 struct tier_read {
 	struct wait *wait;
 	uint64_t object;
@@ -82,34 +90,35 @@ struct tier_read {
 	const struct map_page *map; /* what tier_page_get gave; stays valid until the resume */
 	uint8_t *dest;
 	struct fp128 *fps; /* array of count, or NULL */
-	uint64_t bad;	   /* out; their bytes in dest are zeros. Bad blocks are no error of the call */
-	struct list link;  /* private */
+	uint64_t bad; /* out; their bytes in dest are zeros. Bad blocks are no error of the call */
+	struct list link; /* private */
 };
 int tier_read(struct tier *t, unsigned shard, struct tier_read *op, struct wait *w) MUST_USE;
 
 /* Destage: for each page all its committed blocks up to its new version (L1, I2), merged by the log
  * index already, newest per block. The log side owns the batch until `done`, and must leave its log
- * space alone until then. A page comes once per batch (else -ERR_INVALID) and a batch is one commit: all
- * or nothing. One of more payload than the device has room to append at once ends in -ERR_FULL: keep to
- * 8,192 blocks. Pages of replicas the database does not know (I7), and versions the page has already,
- * change nothing and are no error. */
+ * space alone until then. A page comes once per batch (else -ERR_INVALID) and a batch is one
+ * commit: all or nothing. One of more payload than the device has room to append at once ends in
+ * -ERR_FULL: keep to 8,192 blocks. Pages of replicas the database does not know (I7), and versions
+ * the page has already, change nothing and are no error. */
 struct destage_block {
 	uint8_t index; /* in page */
 	uint8_t kind;  /* MAP_RAW: payload in the log; MAP_ZERO; MAP_HOLE; MAP_DAMAGED */
 	uint64_t fp64;
-	uint64_t log_off;	     /* byte offset of the payload on log_device */
+	uint64_t log_off; /* byte offset of the payload on log_device */
 	struct device *log_device;
 };
 struct destage_page {
 	uint64_t object;
 	uint32_t gen, page;
 	struct version version; /* the page version after this commit */
-	bool whole;  /* a copy of the whole page state: entries not named keep their value all the same */
+	bool whole; /* a copy of the whole page state: entries not named keep their value all the
+		       same */
 	bool compression, dedup;
-	unsigned count, first; /* range in destage_batch.blocks */
+	unsigned count, first;  /* range in destage_batch.blocks */
 	struct map_page result; /* out: the page as committed */
-	struct version old;	/* private */
-	bool skipped;		/* private: nothing was new in it, or the replica is gone */
+	struct version old;     /* private */
+	bool skipped;           /* private: nothing was new in it, or the replica is gone */
 };
 struct destage_header {
 	uint64_t object;
@@ -126,20 +135,21 @@ struct destage_batch {
 	unsigned header_count;
 	unsigned shard;
 	struct loop *loop;
-	int rc;		      /* out: 0 durable; -ERR_FULL; -ERR_DEVICE … */
-	uint64_t kv_commit;   /* out */
-	uint64_t damaged;     /* out: payload blocks that failed verification and became MAP_DAMAGED */
-	struct post done;     /* set done.fn; posted to loop when durable (or failed) */
+	int rc;             /* out: 0 durable; -ERR_FULL; -ERR_DEVICE … */
+	uint64_t kv_commit; /* out */
+	uint64_t damaged; /* out: payload blocks that failed verification and became MAP_DAMAGED */
+	struct post done; /* set done.fn; posted to loop when durable (or failed) */
 	struct destage_batch *next; /* private */
-	uint32_t queued_s;	    /* private */
+	uint32_t queued_s;          /* private */
 };
 void tier_destage(struct tier *t, struct destage_batch *b);
-/* From a shard, whenever its log's fill has changed, and about once a second while anything is to be
- * destaged: the destager's share of the CPU follows (store.md §7). hurry: somebody waits (a flush), or
- * records are older than a minute. Cheap when nothing changes. */
+/* From a shard, whenever its log's fill has changed, and about once a second while anything is to
+ * be destaged: the destager's share of the CPU follows (store.md §7). hurry: somebody waits (a
+ * flush), or records are older than a minute. Cheap when nothing changes. */
 void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry);
-/* On the shard, in `done` itself: puts results into the page cache and the region table. Before it the
- * log index still answers for these pages; after it tier_page_get never answers with an older one. */
+/* On the shard, in `done` itself: puts results into the page cache and the region table. Before it
+ * the log index still answers for these pages; after it tier_page_get never answers with an older
+ * one. */
 void tier_destaged(struct tier *t, struct destage_batch *b);
 
 /* Object records, durable before the resume. delete marks it deleting and frees pages in steps. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building and making one commit: page rows, regions, objects, the segment delta and the commit
- * number in one synced batch, after the data is flushed. RAM changes only when it is durable. It must
- * never leave out the giving back of what a changed entry held (I8). */
+ * number in one synced batch, after the data is flushed. RAM changes only when it is durable. It
+ * must never leave out the giving back of what a changed entry held (I8). */
 #include <stdlib.h>
 
 #include "store/tier_internal.h"
@@ -11,11 +11,12 @@ void tier_fail(struct tier *t, int rc, const char *what)
 	int none = 0;
 
 	if (atomic_compare_exchange_strong(&t->failed, &none, rc))
-		log_error("tier", "the group has failed and serves nothing more", "what=%s rc=%s", what,
-			  err_name(rc));
+		log_error("tier", "the group has failed and serves nothing more", "what=%s rc=%s",
+			  what, err_name(rc));
 }
 
-/* ---- Objects ----------------------------------------------------------------------------------- */
+/* ---- Objects -----------------------------------------------------------------------------------
+ */
 
 struct tobj *tobj_find(struct tier *t, uint64_t object)
 {
@@ -63,7 +64,8 @@ void tobj_set_volume(struct tier *t, struct tobj *o, uint32_t volume)
 	if (o->volume == volume)
 		return;
 	if (o->counters.shared) {
-		log_warn("tier", "an object that shares blocks changes its volume; the old one keeps it",
+		log_warn("tier",
+			 "an object that shares blocks changes its volume; the old one keeps it",
 			 "object=%llu from=%u to=%u", (unsigned long long)o->id, o->volume, volume);
 		return;
 	}
@@ -85,7 +87,8 @@ struct tobj_region *tobj_region(struct tobj *o, uint32_t region)
 		uint32_t n = MAX(region + 1, o->region_count * 2);
 
 		o->regions = xrealloc(o->regions, n * sizeof(*o->regions));
-		memset(o->regions + o->region_count, 0, (n - o->region_count) * sizeof(*o->regions));
+		memset(o->regions + o->region_count, 0,
+		       (n - o->region_count) * sizeof(*o->regions));
 		o->region_count = n;
 	}
 	return &o->regions[region];
@@ -102,7 +105,8 @@ void tobj_free(struct tier *t, struct tobj *o)
 	free(o);
 }
 
-/* ---- Pages ------------------------------------------------------------------------------------- */
+/* ---- Pages -------------------------------------------------------------------------------------
+ */
 
 void txn_begin(struct tier *t)
 {
@@ -132,7 +136,8 @@ static void load_one(void *arg, unsigned i, int rc, const void *value, size_t le
 	if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT) {
 		/* I11: the region says it exists. What was in it is lost, and said to be. */
 		log_error("tier", "a map page is missing or damaged; its blocks count as damaged",
-			  "object=%llu page=%u rc=%s", (unsigned long long)w->o->id, w->index, err_name(rc));
+			  "object=%llu page=%u rc=%s", (unsigned long long)w->o->id, w->index,
+			  err_name(rc));
 		atomic_fetch_add(&l->t->corrupt_blocks, 1);
 		map_page_set_damaged(w->page);
 		w->load_failed = true;
@@ -143,7 +148,8 @@ static void load_one(void *arg, unsigned i, int rc, const void *value, size_t le
 
 static int work_page_cmp(const void *a, const void *b)
 {
-	const struct work_page *x = *(struct work_page *const *)a, *y = *(struct work_page *const *)b;
+	const struct work_page *x = *(struct work_page *const *)a,
+			       *y = *(struct work_page *const *)b;
 
 	if (x->o->id != y->o->id)
 		return x->o->id < y->o->id ? -1 : 1;
@@ -153,7 +159,7 @@ static int work_page_cmp(const void *a, const void *b)
 int txn_load(struct tier *t, struct work_page *w, unsigned count)
 {
 	struct work_page **missing = xmalloc((count + 1) * sizeof(*missing));
-	struct load l = { .t = t, .missing = missing };
+	struct load l = {.t = t, .missing = missing};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < count; i++) {
@@ -183,7 +189,8 @@ int txn_load(struct tier *t, struct work_page *w, unsigned count)
 		unsigned m = MIN(n - l.base, KV_MULTI_MAX), operands;
 
 		for (unsigned i = 0; i < m; i++) {
-			map_key_encode(keys[i], missing[l.base + i]->o->id, missing[l.base + i]->index);
+			map_key_encode(keys[i], missing[l.base + i]->o->id,
+				       missing[l.base + i]->index);
 			key[i] = keys[i];
 			lens[i] = MAP_KEY_SIZE;
 		}
@@ -230,11 +237,12 @@ void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index)
 			share_release(t, map_share_id(word), w->o->volume);
 	}
 	w->page->mask &= ~(1ull << index);
-	w->page->entry[index] = (struct map_entry){ 0 };
+	w->page->entry[index] = (struct map_entry){0};
 	w->changed |= 1ull << index;
 }
 
-void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units)
+void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind,
+		   unsigned units)
 {
 	txn_object(t, w->o);
 	w->page->mask |= 1ull << index;
@@ -242,8 +250,8 @@ void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned
 	count_entry(&w->o->counters_next, kind, units, 1);
 }
 
-void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units,
-		     struct tshare *s)
+void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind,
+		     unsigned units, struct tshare *s)
 {
 	txn_object(t, w->o);
 	count_entry(&w->o->counters_next, kind, units, -1);
@@ -262,10 +270,10 @@ static struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t r
 	r->next = r->now;
 	if (t->dirty_region_count == t->dirty_region_cap) {
 		t->dirty_region_cap = MAX(64, t->dirty_region_cap * 2);
-		t->dirty_regions = xrealloc(t->dirty_regions,
-					    t->dirty_region_cap * sizeof(*t->dirty_regions));
+		t->dirty_regions =
+			xrealloc(t->dirty_regions, t->dirty_region_cap * sizeof(*t->dirty_regions));
 	}
-	t->dirty_regions[t->dirty_region_count++] = (struct region_ref){ o, region };
+	t->dirty_regions[t->dirty_region_count++] = (struct region_ref){o, region};
 	return r;
 }
 
@@ -326,13 +334,14 @@ void txn_object(struct tier *t, struct tobj *o)
 	o->row_dirty = true;
 	if (t->dirty_object_count == t->dirty_object_cap) {
 		t->dirty_object_cap = MAX(64, t->dirty_object_cap * 2);
-		t->dirty_objects = xrealloc(t->dirty_objects,
-					    t->dirty_object_cap * sizeof(*t->dirty_objects));
+		t->dirty_objects =
+			xrealloc(t->dirty_objects, t->dirty_object_cap * sizeof(*t->dirty_objects));
 	}
 	t->dirty_objects[t->dirty_object_count++] = o;
 }
 
-/* ---- Commit ------------------------------------------------------------------------------------ */
+/* ---- Commit ------------------------------------------------------------------------------------
+ */
 
 static void put_regions_and_objects(struct tier *t)
 {
@@ -346,16 +355,20 @@ static void put_regions_and_objects(struct tier *t)
 		region_key_encode(key, ref->o->id, ref->region);
 		region_encode(value, r);
 		if (r->mask)
-			kv_batch_put(t->kv, t->batch, KV_REGION, key, sizeof(key), value, sizeof(value));
+			kv_batch_put(t->kv, t->batch, KV_REGION, key, sizeof(key), value,
+				     sizeof(value));
 		else
 			kv_batch_delete(t->kv, t->batch, KV_REGION, key, sizeof(key));
 	}
 	for (size_t i = 0; i < t->dirty_object_count; i++) {
 		struct tobj *o = t->dirty_objects[i];
-		struct object_row row = { .gen = o->gen, .volume = o->volume, .state = o->state,
-					  .flags = o->flags,
-					  .counters = o->counters_next, .header = o->header,
-					  .header_len = o->header_len };
+		struct object_row row = {.gen = o->gen,
+					 .volume = o->volume,
+					 .state = o->state,
+					 .flags = o->flags,
+					 .counters = o->counters_next,
+					 .header = o->header,
+					 .header_len = o->header_len};
 		uint8_t key[OBJECT_KEY_SIZE];
 
 		put_be64(key, o->id);
@@ -402,7 +415,7 @@ static void put_checkpoint(struct tier *t, uint64_t commit, struct writer *w)
 		for (uint32_t base = 0; base < t->seg.dev[d].count; base += SEGMENT_CHUNK) {
 			uint32_t id = d << SEGMENT_DEVICE_SHIFT | base;
 			uint32_t n = MIN(SEGMENT_CHUNK, t->seg.dev[d].count - base);
-			struct row_walk k = { .s = &t->seg, .i = id, .end = id + n };
+			struct row_walk k = {.s = &t->seg, .i = id, .end = id + n};
 
 			if (!t->chunk_dirty[d][base / SEGMENT_CHUNK])
 				continue;
@@ -423,7 +436,7 @@ static void put_checkpoint(struct tier *t, uint64_t commit, struct writer *w)
 static bool put_segments(struct tier *t, uint64_t commit)
 {
 	struct writer w = writer_init_heap();
-	struct row_walk k = { .s = &t->seg };
+	struct row_walk k = {.s = &t->seg};
 	bool fold = commit - t->delta_first >= SEG_FOLD_COMMITS;
 	uint8_t key[9];
 
@@ -448,13 +461,15 @@ void txn_publish(struct tier *t)
 {
 	const struct segments *s = &t->seg;
 	uint64_t used = s->space.segments * s->segment_size;
-	uint64_t free_segments = s->total - s->space.segments, reserve = MIN(free_segments, s->reserve);
+	uint64_t free_segments = s->total - s->space.segments,
+		 reserve = MIN(free_segments, s->reserve);
 
 	atomic_store(&t->live_bytes, s->live);
 	atomic_store(&t->written_bytes, s->written_bytes);
 	atomic_store(&t->summary_bytes, s->space.summaries);
 	atomic_store(&t->padding_bytes, s->space.padding);
-	atomic_store(&t->dead_bytes, used - s->live - s->space.summaries - s->space.padding - s->space.tail);
+	atomic_store(&t->dead_bytes,
+		     used - s->live - s->space.summaries - s->space.padding - s->space.tail);
 	atomic_store(&t->free_bytes, (free_segments - reserve) * s->segment_size + s->space.tail);
 	atomic_store(&t->reserve_bytes, reserve * s->segment_size);
 	volumes_publish(t, atomic_load(&t->commit));
@@ -482,7 +497,8 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 		t->delta_first = commit;
 		for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 			if (t->chunk_dirty[d])
-				memset(t->chunk_dirty[d], 0, t->seg.dev[d].count / SEGMENT_CHUNK + 1);
+				memset(t->chunk_dirty[d], 0,
+				       t->seg.dev[d].count / SEGMENT_CHUNK + 1);
 	}
 	segments_committed(&t->seg, commit);
 	shares_committed(t);
@@ -518,8 +534,9 @@ void txn_abort(struct tier *t)
 
 int txn_commit(struct tier *t)
 {
-	struct meta_row m = { .group = t->group, .group_incarnation = t->group_incarnation,
-			      .commit = atomic_load(&t->commit) + 1 };
+	struct meta_row m = {.group = t->group,
+			     .group_incarnation = t->group_incarnation,
+			     .commit = atomic_load(&t->commit) + 1};
 	uint8_t meta[META_VALUE_SIZE];
 	bool folded;
 	int rc = 0;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Offline decoders of map database and data segments, for `ashlard inspect`. Read-only and tolerant:
- * what does not decode is said and skipped. */
+/* Offline decoders of map database and data segments, for `ashlard inspect`. Read-only and
+ * tolerant: what does not decode is said and skipped. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "store/tier_internal.h"
 
-static const char *const kind_names[] = { "hole", "zero", "raw", "lz4", "shared", "damaged", "?", "?" };
+static const char *const kind_names[] = {"hole",   "zero",    "raw", "lz4",
+					 "shared", "damaged", "?",   "?"};
 
 /* Each prints one row; true: it decodes. */
 static bool show_page(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
@@ -20,32 +21,37 @@ static bool show_page(const void *key, size_t key_len, const void *value, size_t
 		return false;
 	if (!verbose)
 		return true;
-	printf("page object=%" PRIu64 " page=%u version=%u.%" PRIu64 " blocks=%d flags=%u\n", object, page,
-	       p.version.tenure, p.version.seq, __builtin_popcountll(p.mask), p.flags);
+	printf("page object=%" PRIu64 " page=%u version=%u.%" PRIu64 " blocks=%d flags=%u\n",
+	       object, page, p.version.tenure, p.version.seq, __builtin_popcountll(p.mask),
+	       p.flags);
 	for (uint64_t m = p.mask; m; m &= m - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(m);
 		uint64_t w = p.entry[i].word;
 
-		printf("  block=%u kind=%s device=%u offset=%" PRIu64 " units=%u fp64=%016" PRIx64 "\n",
+		printf("  block=%u kind=%s device=%u offset=%" PRIu64 " units=%u fp64=%016" PRIx64
+		       "\n",
 		       page * PAGE_BLOCKS + i, kind_names[map_entry_kind(w)], map_entry_device(w),
 		       map_entry_offset(w), map_entry_units(w), p.entry[i].fp64);
 	}
 	return true;
 }
 
-static bool show_region(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
+static bool show_region(const void *key, size_t key_len, const void *value, size_t len,
+			bool verbose)
 {
 	struct map_region r;
 
 	if (key_len != REGION_KEY_SIZE || region_decode(value, len, &r))
 		return false;
 	if (verbose)
-		printf("region object=%" PRIu64 " region=%u pages=%016" PRIx64 " fold=%016" PRIx64 "\n",
+		printf("region object=%" PRIu64 " region=%u pages=%016" PRIx64 " fold=%016" PRIx64
+		       "\n",
 		       get_be64(key), get_be32((const uint8_t *)key + 8), r.mask, r.fold);
 	return true;
 }
 
-static bool show_object(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
+static bool show_object(const void *key, size_t key_len, const void *value, size_t len,
+			bool verbose)
 {
 	struct object_row o;
 
@@ -68,8 +74,10 @@ static bool show_share(const void *key, size_t key_len, const void *value, size_
 	if (key_len != 8 || share_decode(value, len, &s))
 		return false;
 	if (verbose)
-		printf("share id=%" PRIu64 " refs=%u owner_volume=%u owner_refs=%u kind=%s device=%u"
-		       " offset=%" PRIu64 " units=%u\n", get_be64(key), s.refs, s.owner_volume, s.owner_refs,
+		printf("share id=%" PRIu64
+		       " refs=%u owner_volume=%u owner_refs=%u kind=%s device=%u"
+		       " offset=%" PRIu64 " units=%u\n",
+		       get_be64(key), s.refs, s.owner_volume, s.owner_refs,
 		       kind_names[map_entry_kind(s.word)], map_entry_device(s.word),
 		       map_entry_offset(s.word), map_entry_units(s.word));
 	return true;
@@ -83,14 +91,16 @@ static bool show_sloc(const void *key, size_t key_len, const void *value, size_t
 		return false;
 	if (verbose)
 		printf("place device=%u segment=%u offset=%u share=%" PRIu64 "\n",
-		       get_be32(k) >> SEGMENT_DEVICE_SHIFT, get_be32(k) & ((1u << SEGMENT_DEVICE_SHIFT) - 1),
-		       get_be32(k + 4) * 64, get_le64(value));
+		       get_be32(k) >> SEGMENT_DEVICE_SHIFT,
+		       get_be32(k) & ((1u << SEGMENT_DEVICE_SHIFT) - 1), get_be32(k + 4) * 64,
+		       get_le64(value));
 	return true;
 }
 
-static bool show_segments(const void *key, size_t key_len, const void *value, size_t len, bool verbose)
+static bool show_segments(const void *key, size_t key_len, const void *value, size_t len,
+			  bool verbose)
 {
-	static const char *const states[] = { "free", "open", "sealed", "?" };
+	static const char *const states[] = {"free", "open", "sealed", "?"};
 	struct reader r = reader_init(value, len);
 	uint32_t count;
 
@@ -101,8 +111,8 @@ static bool show_segments(const void *key, size_t key_len, const void *value, si
 		return false;
 	if (!verbose)
 		return true;
-	printf("segments %s commit=%" PRIu64 " rows=%u\n",
-	       key_len == 5 ? "checkpoint" : "delta", read_u64(&r), count);
+	printf("segments %s commit=%" PRIu64 " rows=%u\n", key_len == 5 ? "checkpoint" : "delta",
+	       read_u64(&r), count);
 	while (count--) {
 		uint32_t id = read_u32(&r), live = read_u32(&r);
 		uint64_t generation = read_u64(&r);
@@ -113,10 +123,11 @@ static bool show_segments(const void *key, size_t key_len, const void *value, si
 
 		if (generation)
 			printf("  segment device=%u number=%u live_bytes=%u generation=%" PRIu64
-			       " state=%s stream=%s filled_bytes=%u summary_bytes=%u padding_bytes=%u\n",
-			       id >> SEGMENT_DEVICE_SHIFT, id & ((1u << SEGMENT_DEVICE_SHIFT) - 1), live,
-			       generation, states[MIN(state, 3u)], stream == STREAM_GC ? "gc" : "hot", fill,
-			       summaries, padding);
+			       " state=%s stream=%s filled_bytes=%u summary_bytes=%u "
+			       "padding_bytes=%u\n",
+			       id >> SEGMENT_DEVICE_SHIFT, id & ((1u << SEGMENT_DEVICE_SHIFT) - 1),
+			       live, generation, states[MIN(state, 3u)],
+			       stream == STREAM_GC ? "gc" : "hot", fill, summaries, padding);
 	}
 	return true;
 }
@@ -130,9 +141,10 @@ static bool show_meta(const void *key, size_t key_len, const void *value, size_t
 	if (key_len == 5 && k[0] == 'v') {
 		if (len != 40 || get_le64(v + 32) != hash_xxh3(v, 32, get_be32(k + 1)))
 			return false;
-		printf("volume id=%u owned_shares=%" PRIu64 " damaged=%" PRIu64 " stored_bytes=%" PRIu64
-		       " exclusive_bytes=%" PRIu64 "\n", get_be32(k + 1), get_le64(v), get_le64(v + 8),
-		       get_le64(v + 16), get_le64(v + 24));
+		printf("volume id=%u owned_shares=%" PRIu64 " damaged=%" PRIu64
+		       " stored_bytes=%" PRIu64 " exclusive_bytes=%" PRIu64 "\n",
+		       get_be32(k + 1), get_le64(v), get_le64(v + 8), get_le64(v + 16),
+		       get_le64(v + 24));
 		return true;
 	}
 	if (key_len == 10 && !memcmp(k, "next-share", 10))
@@ -140,19 +152,20 @@ static bool show_meta(const void *key, size_t key_len, const void *value, size_t
 	if (meta_decode(value, len, &m))
 		return false;
 	uuid_format(&m.group, text);
-	printf("map group=%s incarnation=%u commit=%" PRIu64 "\n", text, m.group_incarnation, m.commit);
+	printf("map group=%s incarnation=%u commit=%" PRIu64 "\n", text, m.group_incarnation,
+	       m.commit);
 	return true;
 }
 
 int tier_inspect_metadata(const char *dir, bool verbose)
 {
 	static bool (*const show[KV_CFS])(const void *, size_t, const void *, size_t, bool) = {
-		[KV_MAP] = show_page, [KV_REGION] = show_region, [KV_OBJ] = show_object,
-		[KV_SHARE] = show_share, [KV_SLOC] = show_sloc, [KV_SEG] = show_segments,
+		[KV_MAP] = show_page,    [KV_REGION] = show_region, [KV_OBJ] = show_object,
+		[KV_SHARE] = show_share, [KV_SLOC] = show_sloc,     [KV_SEG] = show_segments,
 		[KV_META] = show_meta,
 	};
-	static const enum kv_cf order[KV_CFS] = { KV_META, KV_OBJ, KV_SEG, KV_REGION, KV_SHARE, KV_SLOC,
-						  KV_MAP };
+	static const enum kv_cf order[KV_CFS] = {KV_META,  KV_OBJ,  KV_SEG, KV_REGION,
+						 KV_SHARE, KV_SLOC, KV_MAP};
 	uint64_t damaged = 0;
 	struct kv *kv;
 	int rc = kv_open(dir, true, &kv);
@@ -170,14 +183,16 @@ int tier_inspect_metadata(const char *dir, bool verbose)
 			bad += !show[order[i]](key, key_len, value, len, verbose);
 		}
 		bad += kv_iter_close(it) != 0;
-		printf("family=%s rows=%" PRIu64 " damaged=%" PRIu64 "\n", kv_cf_names[order[i]], rows, bad);
+		printf("family=%s rows=%" PRIu64 " damaged=%" PRIu64 "\n", kv_cf_names[order[i]],
+		       rows, bad);
 		damaged += bad;
 	}
 	kv_close(kv);
 	return damaged ? 1 : 0;
 }
 
-/* ---- Segments ---------------------------------------------------------------------------------- */
+/* ---- Segments ----------------------------------------------------------------------------------
+ */
 
 struct inspect {
 	struct device *d;
@@ -197,10 +212,11 @@ static void inspect_unit(struct inspect *x, const struct unit_header *h)
 		}
 		x->entries++;
 		if (x->verbose)
-			printf("  unit=%u object=%" PRIu64 " generation=%u block=%u version=%u.%" PRIu64
+			printf("  unit=%u object=%" PRIu64
+			       " generation=%u block=%u version=%u.%" PRIu64
 			       " offset=%u units=%u kind=%s\n",
-			       h->position, e.object, e.gen, e.block, e.version.tenure, e.version.seq,
-			       e.offset, e.units, kind_names[e.codec & 7]);
+			       h->position, e.object, e.gen, e.block, e.version.tenure,
+			       e.version.seq, e.offset, e.units, kind_names[e.codec & 7]);
 	}
 	x->units++;
 }
@@ -220,7 +236,8 @@ static void inspect_units(struct inspect *x, const struct segment_header *sh, ui
 			break;
 		if (unit_summary_decode(x->mem, bytes, &h)) {
 			if (get_le64(x->mem + 24) == sh->generation) {
-				printf("  damaged summary position=%" PRIu64 "\n", pos / BLOCK_SIZE);
+				printf("  damaged summary position=%" PRIu64 "\n",
+				       pos / BLOCK_SIZE);
 				x->damaged++;
 			}
 			break;
@@ -234,7 +251,7 @@ static void inspect_units(struct inspect *x, const struct segment_header *sh, ui
 
 int tier_inspect_segments(struct device *d, bool verbose)
 {
-	struct inspect x = { .d = d, .verbose = verbose };
+	struct inspect x = {.d = d, .verbose = verbose};
 	uint64_t count = d->sb.segment_size ? d->sb.data_len / d->sb.segment_size : 0, used = 0;
 
 	if (d->sb.segment_size < UNIT_MAX || d->sb.data_start + d->sb.data_len > d->size)
@@ -262,7 +279,8 @@ int tier_inspect_segments(struct device *d, bool verbose)
 		inspect_units(&x, &h, start);
 	}
 	printf("segments=%" PRIu64 " with_header=%" PRIu64 " units=%" PRIu64 " entries=%" PRIu64
-	       " damaged=%" PRIu64 "\n", count, used, x.units, x.entries, x.damaged);
+	       " damaged=%" PRIu64 "\n",
+	       count, used, x.units, x.entries, x.damaged);
 	free(x.mem);
 	return x.damaged ? 1 : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside the tier: what its files share. Three kinds of thread: a shard's loop (struct tier_shard),
- * the destager (everything marked so), the blocking pool (runs lookups only). They meet in the request
- * queue (lock), in posts, and in the atomics. */
+ * the destager (everything marked so), the blocking pool (runs lookups only). They meet in the
+ * request queue (lock), in posts, and in the atomics. */
 #pragma once
 
 #include <pthread.h>
@@ -18,19 +18,20 @@
 #include "store/segment.h"
 #include "store/share.h"
 
-#define ROUND_BLOCKS 8192u /* payload blocks of one commit, unless one batch has more */
-#define ARENA_BLOCKS 1024u /* payload read at once */
-#define GC_STEP_BLOCKS 1024u
-#define DELETE_STEP_PAGES 256u
+#define ROUND_BLOCKS        8192u /* payload blocks of one commit, unless one batch has more */
+#define ARENA_BLOCKS        1024u /* payload read at once */
+#define GC_STEP_BLOCKS      1024u
+#define DELETE_STEP_PAGES   256u
 #define OPERAND_ENTRIES_MAX 8u
-#define OPERANDS_MAX 8u
-#define SEG_FOLD_COMMITS 256u
-#define FETCH_BATCH 64u
-#define FETCH_BATCHES 2u
-#define FETCHES_MAX 512u
-#define READS_MAX 128u
+#define OPERANDS_MAX        8u
+#define SEG_FOLD_COMMITS    256u
+#define FETCH_BATCH         64u
+#define FETCH_BATCHES       2u
+#define FETCHES_MAX         512u
+#define READS_MAX           128u
 
-/* ---- The destager's side ----------------------------------------------------------------------- */
+/* ---- The destager's side -----------------------------------------------------------------------
+ */
 
 struct tobj_region {
 	struct map_region now, next; /* next: as of the commit being built, when dirty */
@@ -45,7 +46,7 @@ struct tobj {
 	uint32_t gen, volume;
 	enum object_state state;
 	struct object_counters counters, counters_next;
-	uint16_t flags, flags_saved; /* enum object_flags; saved: in the database */
+	uint16_t flags, flags_saved;    /* enum object_flags; saved: in the database */
 	uint8_t *header, *header_saved; /* saved: the committed one, while a commit replaces it */
 	size_t header_len, header_saved_len;
 	struct tobj_region *regions;
@@ -65,7 +66,7 @@ struct work_page {
 	struct version old;
 	uint8_t old_flags;
 	bool load_failed;
-	bool untold; /* no batch brings it to its shard */
+	bool untold;       /* no batch brings it to its shard */
 	uint32_t operands; /* since the last whole write, at most */
 	uint64_t changed;  /* blocks */
 };
@@ -102,20 +103,23 @@ struct gc_state {
 	struct gc_moved {
 		struct fp128 fp;
 		const struct map_entry *entry;
-	} *moved; /* blocks that were hinted at: WORK_MAX */
+	} * moved;        /* blocks that were hinted at: WORK_MAX */
 	uint64_t *shares; /* that moved in this step: WORK_MAX */
 	uint32_t moved_count, share_count;
 };
 
 struct tier {
 	struct kv *kv;
-	struct segments seg;	       /* destager */
+	struct segments seg; /* destager */
 	struct uuid group;
-	uint32_t group_incarnation, map_incarnation; /* map_incarnation: what the database says at open */
+	uint32_t group_incarnation,
+		map_incarnation; /* map_incarnation: what the database says at open */
 	uint64_t log_kv_commit;
-	pthread_mutex_t commit_lock;   /* held while a commit is built and made; tier_verify takes it */
+	pthread_mutex_t
+		commit_lock; /* held while a commit is built and made; tier_verify takes it */
 
-	/* Queue to the destager, newest first. It takes all at once; a closed queue takes nothing more. */
+	/* Queue to the destager, newest first. It takes all at once; a closed queue takes nothing
+	 * more. */
 	pthread_t thread;
 	bool thread_running;
 	_Atomic(struct destage_batch *) batches;
@@ -127,8 +131,8 @@ struct tier {
 
 	/* Pacing. */
 	_Atomic unsigned requests_open, hurry; /* hurry: shards that want it */
-	_Atomic uint32_t oldest_s; /* when the oldest batch was queued; 0: none */
-	_Atomic pid_t pace_tid;	   /* 0: no right to pace it */
+	_Atomic uint32_t oldest_s;             /* when the oldest batch was queued; 0: none */
+	_Atomic pid_t pace_tid;                /* 0: no right to pace it */
 	_Atomic int pace_level;
 	atomic_flag pace_busy;
 
@@ -149,7 +153,7 @@ struct tier {
 	struct dedup dedup;
 	struct object_counters totals; /* of all objects, as committed */
 	bool bypass;
-	_Atomic bool reduce_wanted;    /* an object may have OBJECT_REDUCE_LATER */
+	_Atomic bool reduce_wanted; /* an object may have OBJECT_REDUCE_LATER */
 
 	/* Shards. */
 	struct tier_shard *shards;
@@ -183,12 +187,14 @@ void txn_begin(struct tier *t);
 int txn_load(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
 /* Gives back what the entry holds and takes it out of the page. */
 void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index);
-/* The entry (its word final, or about to be) is in the page: counters. kind and units of the new one. */
-void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units);
+/* The entry (its word final, or about to be) is in the page: counters. kind and units of the new
+ * one. */
+void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned kind,
+		   unsigned units);
 /* An entry that is counted becomes a reference to a share; the share's place stays as it is. */
-void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind, unsigned units,
-		     struct tshare *s);
-void txn_page(struct tier *t, struct work_page *w);	   /* its row and its region's, at the end */
+void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind,
+		     unsigned units, struct tshare *s);
+void txn_page(struct tier *t, struct work_page *w); /* its row and its region's, at the end */
 void txn_page_delete(struct tier *t, struct work_page *w); /* the same for a page that goes */
 void txn_object(struct tier *t, struct tobj *o);
 /* Flush devices, one synced batch, then RAM follows. An error: nothing happened (or, from the
@@ -204,9 +210,9 @@ void round_batches(struct tier *t, struct destage_batch **queue);
 void *destager_main(void *arg);
 void destager_batch_end(struct tier *t, struct destage_batch *b, int rc);
 /* tier_pace.c. A level is a nice value, or PACE_IDLE. */
-#define PACE_IDLE 20
+#define PACE_IDLE  20
 #define FILL_SHARE 3000u /* permyriad of the log: below, what can wait for idle CPU does */
-#define FILL_FULL 6000u
+#define FILL_FULL  6000u
 void pace_start(struct tier *t);
 void pace_apply(struct tier *t);
 int pace_level(uint32_t fill_permyriad, bool aged, bool awaited);
@@ -228,7 +234,8 @@ bool reduce_step(struct tier *t);
 /* delete steps; false: nothing to delete. */
 bool delete_step(struct tier *t);
 
-/* ---- A shard's side ---------------------------------------------------------------------------- */
+/* ---- A shard's side ----------------------------------------------------------------------------
+ */
 
 struct shard_object {
 	struct hnode node;
@@ -283,7 +290,8 @@ struct tier_shard {
 
 /* tier_page.c */
 struct shard_object *shard_object_get(struct tier_shard *s, uint64_t object, bool create);
-struct map_region *shard_region(struct tier_shard *s, uint64_t object, uint32_t region, bool create);
+struct map_region *shard_region(struct tier_shard *s, uint64_t object, uint32_t region,
+				bool create);
 void shard_object_drop(struct tier_shard *s, uint64_t object);
 void shard_init(struct tier *t, unsigned index, size_t page_cache_bytes, size_t block_cache_bytes);
 void shard_fini(struct tier_shard *s);
@@ -296,8 +304,9 @@ void shard_page_moved(struct tier_shard *s, uint64_t object, uint32_t page);
 size_t tier_read_op_size(void);
 void shard_fail_reads(struct tier_shard *s);
 
-/* tier_verify.c: recounts live bytes, regions, folds and counters from the maps; with data it reads and
- * verifies every block too. For tests and the offline check. 0, or -ERR_CORRUPT with a log line each. */
+/* tier_verify.c: recounts live bytes, regions, folds and counters from the maps; with data it reads
+ * and verifies every block too. For tests and the offline check. 0, or -ERR_CORRUPT with a log line
+ * each. */
 struct tier_verify {
 	uint64_t pages, blocks, bad_blocks, differences, shares;
 };

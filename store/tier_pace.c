@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much CPU the destager gets (store.md §7): with the log below 0.30 only what nobody else wants, then
- * rising with the fill, above 0.60 as much as anyone. Decided and applied by the shards and by those who
- * wait for a request, never by the destager itself: when it is starved it could not raise itself. Without
- * the right to come back from idle it stays at nice 10. */
+/* How much CPU the destager gets (store.md §7): with the log below 0.30 only what nobody else
+ * wants, then rising with the fill, above 0.60 as much as anyone. Decided and applied by the shards
+ * and by those who wait for a request, never by the destager itself: when it is starved it could
+ * not raise itself. Without the right to come back from idle it stays at nice 10. */
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -10,12 +10,12 @@
 
 #include "store/tier_internal.h"
 
-#define AGE_S 60u
+#define AGE_S              60u
 #define NICE_WITHOUT_RIGHT 10
 
 static int level_set(pid_t tid, int level)
 {
-	struct sched_param none = { 0 };
+	struct sched_param none = {0};
 
 	if (level == PACE_IDLE)
 		return sched_setscheduler(tid, SCHED_IDLE, &none);
@@ -46,8 +46,8 @@ void pace_start(struct tier *t)
 		atomic_store(&t->pace_tid, tid);
 		return;
 	}
-	log_warn("tier", "destage cannot be paced without CAP_SYS_NICE; it runs at a low priority", "nice=%d",
-		 NICE_WITHOUT_RIGHT);
+	log_warn("tier", "destage cannot be paced without CAP_SYS_NICE; it runs at a low priority",
+		 "nice=%d", NICE_WITHOUT_RIGHT);
 	(void)setpriority(PRIO_PROCESS, (id_t)tid, NICE_WITHOUT_RIGHT);
 }
 
@@ -98,7 +98,8 @@ void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hur
 {
 	struct tier_shard *s = &t->shards[shard];
 
-	if (fill_permyriad < FILL_SHARE && atomic_load_explicit(&s->fill, memory_order_relaxed) >= FILL_SHARE &&
+	if (fill_permyriad < FILL_SHARE &&
+	    atomic_load_explicit(&s->fill, memory_order_relaxed) >= FILL_SHARE &&
 	    atomic_load_explicit(&t->reduce_wanted, memory_order_relaxed))
 		sem_post(&t->more_work);
 	atomic_store_explicit(&s->fill, fill_permyriad, memory_order_relaxed);

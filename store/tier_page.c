@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shard's view of the map: region table, page cache and lookups through the blocking pool. It must
- * never answer with a page older than one that tier_destaged has brought: a lookup that such a page
- * overtakes is made again. */
+/* A shard's view of the map: region table, page cache and lookups through the blocking pool. It
+ * must never answer with a page older than one that tier_destaged has brought: a lookup that such a
+ * page overtakes is made again. */
 #include <stdlib.h>
 
 #include "store/tier_internal.h"
@@ -11,7 +11,8 @@ static uint64_t page_hash(uint64_t object, uint32_t page)
 	return hash_u64(object * 0x9e3779b97f4a7c15ull + page);
 }
 
-/* ---- Regions ----------------------------------------------------------------------------------- */
+/* ---- Regions -----------------------------------------------------------------------------------
+ */
 
 struct shard_object *shard_object_get(struct tier_shard *s, uint64_t object, bool create)
 {
@@ -79,9 +80,11 @@ static bool page_exists(struct tier_shard *s, uint64_t object, uint32_t page)
 	return r && r->mask >> page % REGION_PAGES & 1;
 }
 
-/* ---- Lookups ----------------------------------------------------------------------------------- */
+/* ---- Lookups -----------------------------------------------------------------------------------
+ */
 
-static struct fetch *fetch_find(struct tier_shard *s, struct hnode *from, uint64_t object, uint32_t page)
+static struct fetch *fetch_find(struct tier_shard *s, struct hnode *from, uint64_t object,
+				uint32_t page)
 {
 	for (struct hnode *n = from; n; n = hmap_next(n)) {
 		struct fetch *f = container_of(n, struct fetch, node);
@@ -104,7 +107,8 @@ static void fetch_start(struct tier_shard *s, struct fetch *f)
 static bool fetch_join(struct tier_shard *s, struct tier_page *op)
 {
 	uint64_t h = page_hash(op->object, op->page);
-	struct fetch *f = op->fresh ? NULL : fetch_find(s, hmap_first(&s->fetches, h), op->object, op->page);
+	struct fetch *f =
+		op->fresh ? NULL : fetch_find(s, hmap_first(&s->fetches, h), op->object, op->page);
 
 	if (!f) {
 		f = pool_get(&s->fetch_pool);
@@ -123,7 +127,8 @@ static bool fetch_join(struct tier_shard *s, struct tier_page *op)
 
 static void count(_Atomic uint64_t *c)
 {
-	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + 1, memory_order_relaxed);
+	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
 }
 
 int tier_page_get(struct tier *t, unsigned shard, struct tier_page *op, struct wait *w)
@@ -189,7 +194,7 @@ static int fetch_batch_run(struct work *work)
 		lens[n] = MAP_KEY_SIZE;
 		which[n++] = i;
 	}
-	struct fetch_job j = { b->items, (const uint8_t(*)[MAP_KEY_SIZE])keys, which };
+	struct fetch_job j = {b->items, (const uint8_t(*)[MAP_KEY_SIZE])keys, which};
 
 	kv_multi_get(b->shard->t->kv, KV_MAP, key, lens, n, fetch_one, &j);
 	for (unsigned i = 1; i < b->count; i++) {
@@ -273,8 +278,9 @@ static void fetch_done(struct tier_shard *s, struct fetch *f)
 		f->out = c->page;
 		rc = 0;
 	} else if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT) {
-		log_error("tier", "a map page that exists cannot be read (I11)", "object=%llu page=%u rc=%s",
-			  (unsigned long long)f->object, f->page, err_name(rc));
+		log_error("tier", "a map page that exists cannot be read (I11)",
+			  "object=%llu page=%u rc=%s", (unsigned long long)f->object, f->page,
+			  err_name(rc));
 		atomic_fetch_add(&s->t->corrupt_blocks, 1);
 		rc = -ERR_CORRUPT;
 	} else if (!rc && !f->nocache) {
@@ -299,7 +305,8 @@ static void fetch_batch_done(struct wait *w, int rc)
 	shard_check_drained(s);
 }
 
-/* ---- What the destager brings ------------------------------------------------------------------ */
+/* ---- What the destager brings ------------------------------------------------------------------
+ */
 
 void tier_destaged(struct tier *t, struct destage_batch *b)
 {
@@ -323,7 +330,8 @@ void tier_destaged(struct tier *t, struct destage_batch *b)
 			r->fold ^= store_fold_term(p->page, p->result.version);
 		}
 		page_cache_put(&s->pages, p->object, p->page, &p->result, 0);
-		for (n = hmap_first(&s->fetches, page_hash(p->object, p->page)); n; n = hmap_next(n)) {
+		for (n = hmap_first(&s->fetches, page_hash(p->object, p->page)); n;
+		     n = hmap_next(n)) {
 			struct fetch *f = fetch_find(s, n, p->object, p->page);
 
 			if (!f)
@@ -337,7 +345,8 @@ void tier_destaged(struct tier *t, struct destage_batch *b)
 void shard_page_moved(struct tier_shard *s, uint64_t object, uint32_t page)
 {
 	page_cache_drop(&s->pages, object, page);
-	for (struct hnode *n = hmap_first(&s->fetches, page_hash(object, page)); n; n = hmap_next(n)) {
+	for (struct hnode *n = hmap_first(&s->fetches, page_hash(object, page)); n;
+	     n = hmap_next(n)) {
 		struct fetch *f = fetch_find(s, n, object, page);
 
 		if (!f)
@@ -347,7 +356,8 @@ void shard_page_moved(struct tier_shard *s, uint64_t object, uint32_t page)
 	}
 }
 
-/* ---- Life -------------------------------------------------------------------------------------- */
+/* ---- Life --------------------------------------------------------------------------------------
+ */
 
 void shard_init(struct tier *t, unsigned index, size_t page_cache_bytes, size_t block_cache_bytes)
 {

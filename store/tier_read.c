@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading blocks of a page from the capacity devices. It must never give out bytes that do not match
- * the fingerprint in the map: on a mismatch it looks the page up once more (the block may have moved),
- * reads once more, and then calls the block bad. While it runs it holds a reader's reference, so that
- * what it looks up is not written over under it (I10). */
+/* Reading blocks of a page from the capacity devices. It must never give out bytes that do not
+ * match the fingerprint in the map: on a mismatch it looks the page up once more (the block may
+ * have moved), reads once more, and then calls the block bad. While it runs it holds a reader's
+ * reference, so that what it looks up is not written over under it (I10). */
 #include <stdlib.h>
 
 #include "store/codec.h"
@@ -27,7 +27,7 @@ struct read_op {
 	struct tier_page lookup;
 	struct wait lookup_wait, share_wait;
 	struct work share_work;
-	uint64_t unresolved;		     /* shared blocks whose place is being looked up */
+	uint64_t unresolved;                 /* shared blocks whose place is being looked up */
 	struct map_entry entry[PAGE_BLOCKS]; /* of the blocks to do: where they are */
 	struct buf *bounce;
 	uint64_t todo; /* blocks not yet produced */
@@ -51,7 +51,8 @@ static uint8_t *dest_of(const struct tier_read *op, unsigned block)
 	return op->dest + (size_t)(block - op->first) * BLOCK_SIZE;
 }
 
-/* ---- Readers' references ----------------------------------------------------------------------- */
+/* ---- Readers' references -----------------------------------------------------------------------
+ */
 
 static unsigned readers_enter(struct tier_shard *s)
 {
@@ -72,11 +73,12 @@ static void readers_exit(struct tier_shard *s, unsigned parity)
 		sem_post(&s->t->more_work);
 }
 
-/* ---- Shared blocks ----------------------------------------------------------------------------- */
+/* ---- Shared blocks -----------------------------------------------------------------------------
+ */
 
 static struct fifo_key share_key(uint64_t word)
 {
-	return (struct fifo_key){ map_share_id(word), 0 };
+	return (struct fifo_key){map_share_id(word), 0};
 }
 
 /* The place of a block: its entry's, or its share's, if that is in the cache. */
@@ -107,9 +109,9 @@ static void share_one(void *arg, unsigned i, int rc, const void *value, size_t l
 
 	/* What is not there any more is looked up again from the page on. */
 	if (rc || share_decode(value, len, &row))
-		*e = (struct map_entry){ MAP_HOLE, 0 };
+		*e = (struct map_entry){MAP_HOLE, 0};
 	else
-		*e = (struct map_entry){ row.word, row.fp.lo };
+		*e = (struct map_entry){row.word, row.fp.lo};
 }
 
 static int shares_run(struct work *work)
@@ -119,7 +121,7 @@ static int shares_run(struct work *work)
 	const void *key[PAGE_BLOCKS];
 	size_t lens[PAGE_BLOCKS];
 	unsigned which[PAGE_BLOCKS], n = 0;
-	struct share_job j = { r, which };
+	struct share_job j = {r, which};
 
 	/* Ascending and distinct, as the database wants its keys. */
 	for (uint64_t m = r->unresolved; m; m &= m - 1) {
@@ -144,7 +146,8 @@ static int shares_run(struct work *work)
 		unsigned i = (unsigned)__builtin_ctzll(m);
 
 		for (unsigned k = 0; k < n; k++)
-			if (map_share_id(r->map->entry[which[k]].word) == map_share_id(r->map->entry[i].word))
+			if (map_share_id(r->map->entry[which[k]].word) ==
+			    map_share_id(r->map->entry[i].word))
 				r->entry[i] = r->entry[which[k]];
 	}
 	return 0;
@@ -164,9 +167,11 @@ static void read_resolve(struct read_op *r)
 	}
 }
 
-/* ---- What needs no device ---------------------------------------------------------------------- */
+/* ---- What needs no device ----------------------------------------------------------------------
+ */
 
-/* Produces holes, zeroes, damage and cached blocks of `mask`; returns the blocks that must be read. */
+/* Produces holes, zeroes, damage and cached blocks of `mask`; returns the blocks that must be read.
+ */
 static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const struct map_page *map,
 			  uint64_t mask)
 {
@@ -187,7 +192,8 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 		case MAP_RAW:
 		case MAP_LZ4:
 		case MAP_SHARE:
-			c = entry_place(s, &map->entry[i], &at) ? block_cache_get(&s->blocks, &at) : NULL;
+			c = entry_place(s, &map->entry[i], &at) ? block_cache_get(&s->blocks, &at)
+								: NULL;
 			if (!c || c->fp.lo != map->entry[i].fp64) {
 				todo |= 1ull << i;
 				continue;
@@ -205,7 +211,8 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 	return todo;
 }
 
-/* ---- Runs -------------------------------------------------------------------------------------- */
+/* ---- Runs --------------------------------------------------------------------------------------
+ */
 
 /* Neighbours on the device become one read. Returns the bounce bytes the compressed ones need. */
 static size_t runs_build(struct read_op *r)
@@ -270,7 +277,8 @@ static void runs_start(struct read_op *r)
 		}
 		r->pending++;
 		atomic_fetch_add_explicit(&r->s->read_bytes, run->len, memory_order_relaxed);
-		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off, &run->wait);
+		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off,
+				  &run->wait);
 		if (run->rc != PENDING)
 			r->pending--;
 	}
@@ -295,7 +303,8 @@ static void bounce_put(struct read_op *r)
 	r->bounce = NULL;
 }
 
-/* ---- After the device -------------------------------------------------------------------------- */
+/* ---- After the device --------------------------------------------------------------------------
+ */
 
 static void read_run_done(struct wait *w, int rc)
 {
@@ -334,7 +343,8 @@ static void blocks_bad(struct read_op *r, uint64_t mask)
 
 		memset(dest_of(r->op, i), 0, BLOCK_SIZE);
 		log_error("tier", "a stored block does not match its fingerprint or cannot be read",
-			  "object=%llu block=%llu device=%u offset=%llu", (unsigned long long)r->op->object,
+			  "object=%llu block=%llu device=%u offset=%llu",
+			  (unsigned long long)r->op->object,
 			  (unsigned long long)r->op->page * PAGE_BLOCKS + i,
 			  map_entry_device(r->entry[i].word),
 			  (unsigned long long)map_entry_offset(r->entry[i].word));
@@ -445,14 +455,15 @@ static void read_verify(struct read_op *r)
 	}
 	/* I1: the block may have moved since the caller looked the page up. */
 	r->again = true;
-	r->lookup = (struct tier_page){ .object = r->op->object, .page = r->op->page, .fresh = true };
+	r->lookup = (struct tier_page){.object = r->op->object, .page = r->op->page, .fresh = true};
 	r->lookup_wait.resume = read_lookup_done;
 	rc = tier_page_get(r->s->t, r->s->index, &r->lookup, &r->lookup_wait);
 	if (rc != PENDING)
 		read_lookup_done(&r->lookup_wait, rc);
 }
 
-/* ---- Starting and ending ----------------------------------------------------------------------- */
+/* ---- Starting and ending -----------------------------------------------------------------------
+ */
 
 /* 0: done already; PENDING; -ENOBUFS: no room now. */
 static int read_try(struct tier_shard *s, struct tier_read *op)

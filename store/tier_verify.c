@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recount: live bytes per segment, regions, folds, counters, references of shares and the ledger
- * from the map pages and share rows, compared with what is kept beside them (I8, I9). It changes
- * nothing. */
+/* The recount: live bytes per segment, regions, folds, counters, references of shares and the
+ * ledger from the map pages and share rows, compared with what is kept beside them (I8, I9). It
+ * changes nothing. */
 #include <stdlib.h>
 
 #include "store/codec.h"
@@ -23,7 +23,8 @@ struct robj {
 	struct map_region regions[OBJECT_BLOCKS_MAX / REGION_BLOCKS];
 };
 
-/* References found in the map. Per volume only for the owner, which is known once the row is read. */
+/* References found in the map. Per volume only for the owner, which is known once the row is read.
+ */
 struct rshare {
 	struct hnode node;
 	uint64_t id, refs, fp64;
@@ -31,7 +32,7 @@ struct rshare {
 		struct rshare_volume *next;
 		uint32_t volume;
 		uint64_t refs;
-	} *volumes;
+	} * volumes;
 	bool row;
 };
 
@@ -112,9 +113,11 @@ static bool data_good(struct recount *r, const struct map_entry *e)
 	return hash_block(p).lo == e->fp64;
 }
 
-static void recount_place(struct recount *r, const struct map_entry *e, uint64_t object, uint32_t page);
+static void recount_place(struct recount *r, const struct map_entry *e, uint64_t object,
+			  uint32_t page);
 
-static void recount_entry(struct recount *r, struct robj *o, const struct map_entry *e, uint32_t page)
+static void recount_entry(struct recount *r, struct robj *o, const struct map_entry *e,
+			  uint32_t page)
 {
 	unsigned kind = map_entry_kind(e->word), units = map_entry_units(e->word);
 
@@ -135,7 +138,8 @@ static void recount_entry(struct recount *r, struct robj *o, const struct map_en
 	recount_place(r, e, o->id, page);
 }
 
-static void recount_place(struct recount *r, const struct map_entry *e, uint64_t object, uint32_t page)
+static void recount_place(struct recount *r, const struct map_entry *e, uint64_t object,
+			  uint32_t page)
 {
 	unsigned units = map_entry_units(e->word);
 	struct segment *seg;
@@ -163,7 +167,8 @@ static int recount_pages(struct recount *r)
 		uint64_t object;
 		uint32_t page;
 
-		if (!map_key_decode(key, key_len, &object, &page) || map_page_decode(value, len, key, &p) ||
+		if (!map_key_decode(key, key_len, &object, &page) ||
+		    map_page_decode(value, len, key, &p) ||
 		    page >= OBJECT_BLOCKS_MAX / PAGE_BLOCKS) {
 			differs(r, "a page does not decode", 0, 0, 0, 0);
 			continue;
@@ -178,14 +183,16 @@ static int recount_pages(struct recount *r)
 	return kv_iter_close(it);
 }
 
-/* ---- Shares ------------------------------------------------------------------------------------ */
+/* ---- Shares ------------------------------------------------------------------------------------
+ */
 
 static void recount_share(struct recount *r, uint64_t id, const struct share_row *row)
 {
 	struct rshare *s = rshare_get(r, id);
-	struct map_entry e = { row->word, row->fp.lo };
+	struct map_entry e = {row->word, row->fp.lo};
 	struct rshare_volume *v = s->volumes;
-	struct tvolume *owner = volume_get(r->t, row->owner_refs ? row->owner_volume : SHARES_UNOWNED);
+	struct tvolume *owner =
+		volume_get(r->t, row->owner_refs ? row->owner_volume : SHARES_UNOWNED);
 
 	s->row = true;
 	r->out->shares++;
@@ -208,7 +215,8 @@ static void recount_share(struct recount *r, uint64_t id, const struct share_row
 	if (row->owner_refs == row->refs)
 		owner->recount.exclusive += map_entry_units(row->word) * 64;
 	if (share_of_place(r->t, row->word) != id)
-		differs(r, "the key by place of a share", id, 0, share_of_place(r->t, row->word), id);
+		differs(r, "the key by place of a share", id, 0, share_of_place(r->t, row->word),
+			id);
 	recount_place(r, &e, id, 0);
 	if (r->data && !data_good(r, &e))
 		r->out->bad_blocks += row->refs;
@@ -228,7 +236,8 @@ static int recount_shares(struct recount *r)
 		struct share_row row;
 
 		if (key_len != 8 || share_decode(value, len, &row)) {
-			differs(r, "a share does not decode", key_len == 8 ? get_be64(key) : 0, 0, 0, 0);
+			differs(r, "a share does not decode", key_len == 8 ? get_be64(key) : 0, 0,
+				0, 0);
 			continue;
 		}
 		placed += map_entry_has_place(row.word);
@@ -253,8 +262,8 @@ static int recount_shares(struct recount *r)
 /* Volumes' sums, and that each side of the ledger adds up. */
 static void compare_ledger(struct recount *r)
 {
-	struct share_sums all = { 0 };
-	struct store_stats st = { 0 };
+	struct share_sums all = {0};
+	struct store_stats st = {0};
 	struct store_ledger l;
 	uint64_t raw;
 
@@ -267,8 +276,9 @@ static void compare_ledger(struct recount *r)
 		all.exclusive += v->recount.exclusive;
 		if (!tier_volume_ledger(r->t, v->id, &l))
 			continue;
-		if (l.logical_bytes != l.zero_bytes + l.dedup_saved_bytes + l.compression_saved_bytes +
-					       l.stored_bytes + l.damaged_bytes)
+		if (l.logical_bytes != l.zero_bytes + l.dedup_saved_bytes +
+					       l.compression_saved_bytes + l.stored_bytes +
+					       l.damaged_bytes)
 			differs(r, "ledger of a volume", v->id, 0, l.logical_bytes, 0);
 	}
 	if (memcmp(&all, &r->t->shares.sums, sizeof(all)))
@@ -279,8 +289,8 @@ static void compare_ledger(struct recount *r)
 	    l.logical_bytes != l.zero_bytes + l.dedup_saved_bytes + l.compression_saved_bytes +
 				       l.stored_bytes + l.damaged_bytes)
 		differs(r, "ledger of the group", l.commit, 0, l.stored_bytes, r->t->seg.live);
-	raw = st.data_used_bytes + st.padding_bytes + st.summary_bytes + st.dead_bytes + st.free_bytes +
-	      st.reserve_bytes;
+	raw = st.data_used_bytes + st.padding_bytes + st.summary_bytes + st.dead_bytes +
+	      st.free_bytes + st.reserve_bytes;
 	if (raw != st.data_bytes || st.dead_bytes > st.data_bytes)
 		differs(r, "raw side of the ledger", 0, 0, st.data_bytes, raw);
 }
@@ -298,7 +308,7 @@ static void compare_object(struct recount *r, const struct tobj *o, const struct
 	if (o->counters.damaged != have->counters.damaged)
 		differs(r, "damaged", o->id, 0, o->counters.damaged, have->counters.damaged);
 	for (uint32_t i = 0; i < ARRAY_LEN(have->regions); i++) {
-		struct map_region none = { 0 };
+		struct map_region none = {0};
 		const struct map_region *k = i < o->region_count ? &o->regions[i].now : &none;
 
 		if (k->mask != have->regions[i].mask)
@@ -322,7 +332,7 @@ static void compare(struct recount *r)
 {
 	struct tier *t = r->t;
 	uint64_t logical = 0, live = 0;
-	struct segment_space space = { 0 };
+	struct segment_space space = {0};
 
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
 		struct tobj *o = container_of(n, struct tobj, node);
@@ -332,11 +342,13 @@ static void compare(struct recount *r)
 	}
 	for (struct hnode *n = hmap_walk(&r->objects, NULL); n; n = hmap_walk(&r->objects, n))
 		if (!tobj_find(t, container_of(n, struct robj, node)->id))
-			differs(r, "pages of no object", container_of(n, struct robj, node)->id, 0, 0, 0);
+			differs(r, "pages of no object", container_of(n, struct robj, node)->id, 0,
+				0, 0);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
 		for (uint32_t i = 0; i < t->seg.dev[d].count; i++) {
 			if (t->seg.dev[d].seg[i].live != r->live[d][i])
-				differs(r, "live bytes", d, i, t->seg.dev[d].seg[i].live, r->live[d][i]);
+				differs(r, "live bytes", d, i, t->seg.dev[d].seg[i].live,
+					r->live[d][i]);
 			live += r->live[d][i];
 			space_add(&space, &t->seg.dev[d].seg[i]);
 		}
@@ -352,7 +364,7 @@ static void compare(struct recount *r)
 
 int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 {
-	struct recount r = { .t = t, .out = out, .data = data };
+	struct recount r = {.t = t, .out = out, .data = data};
 	struct hnode *n;
 	int rc;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Not a test: what the store alone costs, by policy. Blocks are half compressible and a third of them
- * duplicates. CPU is this process's own, all threads; a rate per core is its inverse. The content is made
- * beforehand, the fingerprint is the cluster's business: neither is counted. */
+/* Not a test: what the store alone costs, by policy. Blocks are half compressible and a third of
+ * them duplicates. CPU is this process's own, all threads; a rate per core is its inverse. The
+ * content is made beforehand, the fingerprint is the cluster's business: neither is counted. */
 #include <sys/resource.h>
 #include <time.h>
 
@@ -9,11 +9,11 @@
 #include "store/page_cache.h"
 #include "tests/store/log/rig.h"
 
-#define DEPTH 64u
-#define BLOCKS 65536u	   /* of the object */
+#define DEPTH      64u
+#define BLOCKS     65536u  /* of the object */
 #define OVERWRITES 131072u /* random ones, after each block was written once */
-#define READS 40000u
-#define CONTENTS 4096u
+#define READS      40000u
+#define CONTENTS   4096u
 
 struct bench;
 struct slot {
@@ -98,13 +98,14 @@ static int issue(struct slot *s)
 {
 	struct bench *b = s->b;
 	uint64_t n = b->issued;
-	uint32_t block = (uint32_t)(b->random ? hash_u64(n + b->salt) % BLOCKS : (n * 40503) % BLOCKS);
+	uint32_t block =
+		(uint32_t)(b->random ? hash_u64(n + b->salt) % BLOCKS : (n * 40503) % BLOCKS);
 	struct record r;
 	const uint8_t *data;
 	struct fp128 fp;
 
 	if (b->reading) {
-		s->read = (struct store_read){ .block = block, .blocks = 1, .dest = s->dest };
+		s->read = (struct store_read){.block = block, .blocks = 1, .dest = s->dest};
 		return store_read(b->o, &s->read, &s->wait);
 	}
 	data = content_of(b, n);
@@ -123,7 +124,9 @@ static void go(struct slot *s)
 		if (rc == -ERR_LIMIT) {
 			list_push_back(&b->held, &s->link);
 			if (!b->waiting)
-				EXPECT_RC(store_wait_space(b->r.store, 0, &b->space_link, &b->space), PENDING);
+				EXPECT_RC(
+					store_wait_space(b->r.store, 0, &b->space_link, &b->space),
+					PENDING);
 			b->waiting = true;
 			return;
 		}
@@ -158,7 +161,8 @@ static int run(void *arg, struct wait *w)
 	return PENDING;
 }
 
-static void phase(struct bench *b, const char *name, uint64_t total, bool random, bool reading, bool flush)
+static void phase(struct bench *b, const char *name, uint64_t total, bool random, bool reading,
+		  bool flush)
 {
 	double wall = clock_s(), cpu = cpu_s();
 
@@ -173,8 +177,9 @@ static void phase(struct bench *b, const char *name, uint64_t total, bool random
 		EXPECT_OK(rig_flush(&b->r));
 	wall = clock_s() - wall;
 	cpu = cpu_s() - cpu;
-	printf("  %-34s %7.2f us CPU per block  %8.0f blocks/s per core  %8.0f blocks/s as measured\n", name,
-	       cpu * 1e6 / (double)total, (double)total / cpu, (double)total / wall);
+	printf("  %-34s %7.2f us CPU per block  %8.0f blocks/s per core  %8.0f blocks/s as "
+	       "measured\n",
+	       name, cpu * 1e6 / (double)total, (double)total / cpu, (double)total / wall);
 }
 
 struct policy {
@@ -186,26 +191,29 @@ static int set_policy(void *arg, struct wait *w)
 {
 	struct policy *p = arg;
 
-	store_object_set_policy(store_object_find(p->b->r.store, 0, 2, 1), p->compression, p->dedup);
+	store_object_set_policy(store_object_find(p->b->r.store, 0, 2, 1), p->compression,
+				p->dedup);
 	return 0;
 }
 
-/* What was stored raw under load is reduced when the log has drained: the tick of the shard says so. */
+/* What was stored raw under load is reduced when the log has drained: the tick of the shard says
+ * so. */
 static void settle(struct bench *b)
 {
 	double cpu = cpu_s();
 	struct store_stats s;
 
 	do {
-		struct timespec pause = { .tv_nsec = 20000000 };
+		struct timespec pause = {.tv_nsec = 20000000};
 
 		nanosleep(&pause, NULL);
 		store_stats(b->r.store, &s);
 	} while (s.reduce_pending);
 	if (s.reduce_redone_blocks)
-		printf("  %-34s %7.2f us CPU per block looked at (%llu, %llu were stored raw)\n", "reduced afterwards",
-		       (cpu_s() - cpu) * 1e6 / (double)s.reduce_redone_blocks,
-		       (unsigned long long)s.reduce_redone_blocks, (unsigned long long)s.reduce_bypassed_blocks);
+		printf("  %-34s %7.2f us CPU per block looked at (%llu, %llu were stored raw)\n",
+		       "reduced afterwards", (cpu_s() - cpu) * 1e6 / (double)s.reduce_redone_blocks,
+		       (unsigned long long)s.reduce_redone_blocks,
+		       (unsigned long long)s.reduce_bypassed_blocks);
 }
 
 static void numbers(struct bench *b, const struct store_stats *before)
@@ -215,28 +223,38 @@ static void numbers(struct bench *b, const struct store_stats *before)
 
 	store_stats(b->r.store, &s);
 	user = (double)(s.appended_blocks - before->appended_blocks) * BLOCK_SIZE;
-	printf("  device bytes written per byte appended: %.2f (log and data; blocks collected: %llu)\n",
+	printf("  device bytes written per byte appended: %.2f (log and data; blocks collected: "
+	       "%llu)\n",
 	       (double)(s.device_written_bytes - before->device_written_bytes) / user,
 	       (unsigned long long)(s.gc_blocks - before->gc_blocks));
-	printf("  logical %.1f MiB = zero %.1f + dedup saved %.1f + compression saved %.1f + stored %.1f + damaged"
-	       " %.1f; ratio %.2f\n", (double)s.logical_bytes / (1 << 20), (double)s.zero_bytes / (1 << 20),
-	       (double)s.dedup_saved_bytes / (1 << 20), (double)s.compression_saved_bytes / (1 << 20),
-	       (double)s.data_used_bytes / (1 << 20), (double)s.damaged_bytes / (1 << 20),
+	printf("  logical %.1f MiB = zero %.1f + dedup saved %.1f + compression saved %.1f + "
+	       "stored %.1f + damaged"
+	       " %.1f; ratio %.2f\n",
+	       (double)s.logical_bytes / (1 << 20), (double)s.zero_bytes / (1 << 20),
+	       (double)s.dedup_saved_bytes / (1 << 20),
+	       (double)s.compression_saved_bytes / (1 << 20), (double)s.data_used_bytes / (1 << 20),
+	       (double)s.damaged_bytes / (1 << 20),
 	       (double)s.logical_bytes / (double)s.data_used_bytes);
-	printf("  raw %.1f MiB = stored %.1f + padding %.1f + summaries %.1f + dead %.1f + free %.1f + reserve"
-	       " %.1f + log %.1f + layout %.1f\n", (double)s.raw_bytes / (1 << 20),
-	       (double)s.data_used_bytes / (1 << 20), (double)s.padding_bytes / (1 << 20),
-	       (double)s.summary_bytes / (1 << 20), (double)s.dead_bytes / (1 << 20),
-	       (double)s.free_bytes / (1 << 20), (double)s.reserve_bytes / (1 << 20),
-	       (double)s.log_bytes / (1 << 20), (double)s.layout_bytes / (1 << 20));
-	EXPECT_EQ(s.raw_bytes, s.data_used_bytes + s.padding_bytes + s.summary_bytes + s.dead_bytes +
-				       s.free_bytes + s.reserve_bytes + s.log_bytes + s.layout_bytes);
+	printf("  raw %.1f MiB = stored %.1f + padding %.1f + summaries %.1f + dead %.1f + free "
+	       "%.1f + reserve"
+	       " %.1f + log %.1f + layout %.1f\n",
+	       (double)s.raw_bytes / (1 << 20), (double)s.data_used_bytes / (1 << 20),
+	       (double)s.padding_bytes / (1 << 20), (double)s.summary_bytes / (1 << 20),
+	       (double)s.dead_bytes / (1 << 20), (double)s.free_bytes / (1 << 20),
+	       (double)s.reserve_bytes / (1 << 20), (double)s.log_bytes / (1 << 20),
+	       (double)s.layout_bytes / (1 << 20));
+	EXPECT_EQ(s.raw_bytes, s.data_used_bytes + s.padding_bytes + s.summary_bytes +
+				       s.dead_bytes + s.free_bytes + s.reserve_bytes + s.log_bytes +
+				       s.layout_bytes);
 	map_tib = (double)(1ull << 40) / (PAGE_BLOCKS * BLOCK_SIZE);
-	printf("  RAM per TiB: map wholly cached %.2f GiB, hints 8 bytes a unique block: 1 GiB for %.0f GiB of them (now %.1f"
+	printf("  RAM per TiB: map wholly cached %.2f GiB, hints 8 bytes a unique block: 1 GiB for "
+	       "%.0f GiB of them (now %.1f"
 	       " MiB); database %.1f MiB for %.1f MiB logical\n",
-	       map_tib * (double)(sizeof(struct fifo_item) + sizeof(struct page_cache_item) + 20) / (1 << 30),
-	       (double)(1ull << 30) / 8 * BLOCK_SIZE / (1 << 30), (double)s.dedup_hint_bytes / (1 << 20),
-	       (double)s.metadata_used_bytes / (1 << 20), (double)s.logical_bytes / (1 << 20));
+	       map_tib * (double)(sizeof(struct fifo_item) + sizeof(struct page_cache_item) + 20) /
+		       (1 << 30),
+	       (double)(1ull << 30) / 8 * BLOCK_SIZE / (1 << 30),
+	       (double)s.dedup_hint_bytes / (1 << 20), (double)s.metadata_used_bytes / (1 << 20),
+	       (double)s.logical_bytes / (1 << 20));
 }
 
 static void bench(const char *name, bool compression, bool dedup)
@@ -257,7 +275,7 @@ static void bench(const char *name, bool compression, bool dedup)
 	rig_make(&b.r, name, 1, true, 512ull << 20);
 	EXPECT_OK(rig_open(&b.r, 1));
 	EXPECT_OK(rig_create(&b.r, 2, 1));
-	EXPECT_OK(rig_call(&b.r, 0, set_policy, &(struct policy){ &b, compression, dedup }));
+	EXPECT_OK(rig_call(&b.r, 0, set_policy, &(struct policy){&b, compression, dedup}));
 	phase(&b, "ingest, the log absorbs", BLOCKS / 2, false, false, false);
 	phase(&b, "and its destage", 0, false, false, true);
 	phase(&b, "rest of the object, with destage", BLOCKS, false, false, true);

@@ -35,7 +35,8 @@ static void resident(const char *when)
 		fclose(f);
 }
 
-static void bench(struct harness *h, struct model *m, const char *name, unsigned per_page, unsigned batches)
+static void bench(struct harness *h, struct model *m, const char *name, unsigned per_page,
+		  unsigned batches)
 {
 	double wall = 0, cpu = 0;
 	uint64_t blocks = 0;
@@ -46,7 +47,8 @@ static void bench(struct harness *h, struct model *m, const char *name, unsigned
 		for (unsigned k = 0; k < 60; k++) {
 			h_batch_open_page(b, k % H_OBJECTS, (i * 10 + k / H_OBJECTS) % H_PAGES);
 			for (unsigned x = 0; x < per_page; x++)
-				h_batch_block(b, (i * 7 + x) % PAGE_BLOCKS, 3 + 2 * (rng_next(&h->rng) >> 2));
+				h_batch_block(b, (i * 7 + x) % PAGE_BLOCKS,
+					      3 + 2 * (rng_next(&h->rng) >> 2));
 		}
 		blocks += b->b.block_count;
 		double w = now_us(), c = cpu_us();
@@ -55,8 +57,8 @@ static void bench(struct harness *h, struct model *m, const char *name, unsigned
 		wall += now_us() - w;
 		cpu += cpu_us() - c;
 	}
-	printf("%-32s %8.2f us wall  %8.2f us CPU per block (%u blocks)\n", name, wall / (double)blocks,
-	       cpu / (double)blocks, (unsigned)blocks);
+	printf("%-32s %8.2f us wall  %8.2f us CPU per block (%u blocks)\n", name,
+	       wall / (double)blocks, cpu / (double)blocks, (unsigned)blocks);
 }
 
 TEST(bench, destage)

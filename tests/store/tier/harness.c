@@ -5,15 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* RocksDB is not built with the sanitizer: its own ordering is invisible to it. overtaken_second looks
- * into a lookup while it is under way, on purpose. */
+/* RocksDB is not built with the sanitizer: its own ordering is invisible to it. overtaken_second
+ * looks into a lookup while it is under way, on purpose. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
 	return "race:librocksdb\nrace:std::__cxx11::basic_string\nrace:overtaken_second\n";
 }
 
-/* ---- Files ------------------------------------------------------------------------------------- */
+/* ---- Files -------------------------------------------------------------------------------------
+ */
 
 static void file_make(const char *path, uint64_t size)
 {
@@ -23,7 +24,8 @@ static void file_make(const char *path, uint64_t size)
 	close(fd);
 }
 
-void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_mib, unsigned shards)
+void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_mib,
+	      unsigned shards)
 {
 	char path[1024];
 
@@ -37,9 +39,11 @@ void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_
 	for (unsigned i = 0; i < caps; i++) {
 		snprintf(path, sizeof(path), "%s/cap%u", h->dir, i);
 		EXPECT_OK(device_open(&h->cap[i], path, false, false));
-		h->cap[i].sb = (struct superblock){ .index = (uint16_t)(i + 1), .data_start = 8192,
-						    .data_len = h->cap[i].size - 16384,
-						    .segment_size = UNIT_MAX, .size = h->cap[i].size };
+		h->cap[i].sb = (struct superblock){.index = (uint16_t)(i + 1),
+						   .data_start = 8192,
+						   .data_len = h->cap[i].size - 16384,
+						   .segment_size = UNIT_MAX,
+						   .size = h->cap[i].size};
 	}
 	snprintf(path, sizeof(path), "%s/log", h->dir);
 	EXPECT_OK(device_open(&h->log, path, true, false));
@@ -137,7 +141,8 @@ static unsigned shard_of(struct harness *h, unsigned object)
 	return (unsigned)(h_object_id(object) % h->shards);
 }
 
-/* ---- Calls onto a loop ------------------------------------------------------------------------- */
+/* ---- Calls onto a loop -------------------------------------------------------------------------
+ */
 
 static void call_post(struct post *p)
 {
@@ -146,7 +151,8 @@ static void call_post(struct post *p)
 	c->fn(c);
 }
 
-static void call_init(struct harness *h, unsigned shard, struct h_call *c, void (*fn)(struct h_call *))
+static void call_init(struct harness *h, unsigned shard, struct h_call *c,
+		      void (*fn)(struct h_call *))
 {
 	c->h = h;
 	c->shard = shard;
@@ -208,16 +214,16 @@ static void run_put(struct h_call *c)
 	char header[32];
 	int n = snprintf(header, sizeof(header), "header %u.%u", o->object, o->gen);
 
-	op_end(o, tier_object_put(c->h->tier, c->shard, h_object_id(o->object), o->gen, h_volume(o->object), header, (size_t)n,
-				  &o->scratch, &o->wait));
+	op_end(o, tier_object_put(c->h->tier, c->shard, h_object_id(o->object), o->gen,
+				  h_volume(o->object), header, (size_t)n, &o->scratch, &o->wait));
 }
 
 static void run_delete(struct h_call *c)
 {
 	struct op_call *o = container_of(c, struct op_call, c);
 
-	op_end(o, tier_object_delete(c->h->tier, c->shard, h_object_id(o->object), o->gen, &o->scratch,
-				     &o->wait));
+	op_end(o, tier_object_delete(c->h->tier, c->shard, h_object_id(o->object), o->gen,
+				     &o->scratch, &o->wait));
 }
 
 static void run_page(struct h_call *c)
@@ -243,21 +249,22 @@ static int op_run(struct harness *h, struct op_call *o, void (*fn)(struct h_call
 
 int h_object_put(struct harness *h, unsigned object, uint32_t gen)
 {
-	struct op_call o = { .object = object, .gen = gen };
+	struct op_call o = {.object = object, .gen = gen};
 
 	return op_run(h, &o, run_put);
 }
 
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen)
 {
-	struct op_call o = { .object = object, .gen = gen };
+	struct op_call o = {.object = object, .gen = gen};
 
 	return op_run(h, &o, run_delete);
 }
 
 int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_page *out)
 {
-	struct op_call o = { .object = object, .page = { .object = h_object_id(object), .page = page } };
+	struct op_call o = {.object = object,
+			    .page = {.object = h_object_id(object), .page = page}};
 	int rc = op_run(h, &o, run_page);
 
 	*out = o.page.out;
@@ -267,16 +274,22 @@ int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_pag
 int h_read(struct harness *h, unsigned object, uint32_t page, const struct map_page *map,
 	   unsigned first, unsigned count, uint8_t *dest, struct fp128 *fps, uint64_t *bad)
 {
-	struct op_call o = { .object = object,
-			     .read = { .object = h_object_id(object), .page = page, .first = first,
-				       .count = count, .map = map, .dest = dest, .fps = fps } };
+	struct op_call o = {.object = object,
+			    .read = {.object = h_object_id(object),
+				     .page = page,
+				     .first = first,
+				     .count = count,
+				     .map = map,
+				     .dest = dest,
+				     .fps = fps}};
 	int rc = op_run(h, &o, run_read);
 
 	*bad = o.read.bad;
 	return rc;
 }
 
-/* ---- Batches ----------------------------------------------------------------------------------- */
+/* ---- Batches -----------------------------------------------------------------------------------
+ */
 
 struct h_batch *h_batch_new(struct harness *h, struct model *m, unsigned shard)
 {
@@ -300,7 +313,7 @@ struct destage_page *h_batch_open_page(struct h_batch *b, unsigned object, uint3
 	p->object = h_object_id(object);
 	p->gen = b->m->gen[object];
 	p->page = page;
-	p->version = (struct version){ .tenure = 5, .seq = ++b->h->seq };
+	p->version = (struct version){.tenure = 5, .seq = ++b->h->seq};
 	p->first = b->b.block_count;
 	p->compression = b->h->mixed ? object % 4 == 0 || object % 4 == 2 : b->h->compression;
 	p->dedup = b->h->mixed ? object % 4 < 2 : b->h->dedup;
@@ -347,8 +360,11 @@ void h_batch_page(struct h_batch *b, unsigned object, uint32_t page, unsigned co
 		if (seen >> i & 1)
 			continue;
 		seen |= 1ull << i;
-		h_batch_block(b, i, kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? H_DAMAGED :
-								     h_seed(b->h));
+		h_batch_block(b, i,
+			      kind == 0   ? 0
+			      : kind == 1 ? 1
+			      : kind == 2 ? H_DAMAGED
+					  : h_seed(b->h));
 	}
 }
 
@@ -396,10 +412,11 @@ int h_batch_run(struct h_batch *b)
 	return h_batch_wait(b);
 }
 
-/* ---- Comparing --------------------------------------------------------------------------------- */
+/* ---- Comparing ---------------------------------------------------------------------------------
+ */
 
-static uint64_t compare_page(struct harness *h, struct model_page *want, unsigned object, uint32_t page,
-			     uint8_t *dest, bool damage_ok)
+static uint64_t compare_page(struct harness *h, struct model_page *want, unsigned object,
+			     uint32_t page, uint8_t *dest, bool damage_ok)
 {
 	struct fp128 fps[PAGE_BLOCKS];
 	uint8_t data[BLOCK_SIZE];

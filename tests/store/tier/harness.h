@@ -7,7 +7,7 @@
 #include "tests/lib/test.h"
 
 #define H_OBJECTS 6u
-#define H_PAGES 80u /* of each object: more than one region */
+#define H_PAGES   80u /* of each object: more than one region */
 #define H_DAMAGED ~0ull
 
 struct model_page {
@@ -38,7 +38,8 @@ struct harness {
 
 /* size: of each capacity file, in MiB; segments of segment_mib. */
 void h_init(struct harness *h, const char *name, unsigned caps, unsigned size_mib, unsigned shards);
-void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_mib, unsigned shards);
+void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_mib,
+	      unsigned shards);
 int h_open(struct harness *h); /* opens and starts */
 void h_close(struct harness *h);
 void h_fini(struct harness *h);
@@ -82,9 +83,9 @@ struct h_batch *h_batch_new(struct harness *h, struct model *m, unsigned shard);
 void h_batch_page(struct h_batch *b, unsigned object, uint32_t page, unsigned count, bool raw_only);
 void h_batch_block(struct h_batch *b, unsigned index, uint64_t seed); /* to the last page */
 struct destage_page *h_batch_open_page(struct h_batch *b, unsigned object, uint32_t page);
-void h_batch_submit(struct h_batch *b);	   /* the model is changed when it is durable */
-int h_batch_wait(struct h_batch *b);	   /* frees it */
-int h_batch_run(struct h_batch *b);	   /* submit and wait */
+void h_batch_submit(struct h_batch *b); /* the model is changed when it is durable */
+int h_batch_wait(struct h_batch *b);    /* frees it */
+int h_batch_run(struct h_batch *b);     /* submit and wait */
 
 /* Reads everything back and compares; damaged blocks must be those of the model (or any, when
  * damage_ok: then their number is returned). */

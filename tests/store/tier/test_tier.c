@@ -20,8 +20,8 @@ static void put_objects(struct harness *h, struct model *m)
 }
 
 /* Random pages of one shard's objects; `pages` distinct ones. */
-static struct h_batch *random_batch(struct harness *h, struct model *m, unsigned shard, unsigned pages,
-				    unsigned blocks, bool raw_only)
+static struct h_batch *random_batch(struct harness *h, struct model *m, unsigned shard,
+				    unsigned pages, unsigned blocks, bool raw_only)
 {
 	struct h_batch *b = h_batch_new(h, m, shard);
 	static bool used[H_OBJECTS][H_PAGES];
@@ -60,7 +60,8 @@ static void count_object(void *arg, const struct tier_object *o)
 	++*n;
 }
 
-static void model_run(unsigned caps, unsigned shards, bool compression, uint64_t pool, const char *name)
+static void model_run(unsigned caps, unsigned shards, bool compression, uint64_t pool,
+		      const char *name)
 {
 	struct harness h;
 	struct model *m = model_new();
@@ -161,7 +162,7 @@ TEST(tier, replayed_and_foreign_records_change_nothing)
 	EXPECT_EQ(m->page[0][3].seed[4], 4001);
 	/* An older one. */
 	b = h_batch_new(&h, m, 0);
-	h_batch_open_page(b, 0, 3)->version = (struct version){ v.tenure, v.seq - 1 };
+	h_batch_open_page(b, 0, 3)->version = (struct version){v.tenure, v.seq - 1};
 	h_batch_block(b, 5, 4003);
 	EXPECT_OK(h_batch_run(b));
 	EXPECT_EQ(m->page[0][3].seed[5], 0);
@@ -189,7 +190,7 @@ TEST(tier, damaged_log_payload_is_damaged_not_stored)
 	struct harness h;
 	struct model *m = model_new();
 	struct h_batch *b;
-	uint8_t junk[BLOCK_SIZE] = { 1 };
+	uint8_t junk[BLOCK_SIZE] = {1};
 
 	h_init(&h, "logdamage", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
@@ -253,14 +254,15 @@ TEST(tier, deleted_objects_give_their_space_back)
 	free(m);
 }
 
-/* Fills to the limit that tier_free_bytes states, overwrites far beyond the device's size, trims all. */
+/* Fills to the limit that tier_free_bytes states, overwrites far beyond the device's size, trims
+ * all. */
 TEST(tier, full_then_overwritten_then_trimmed)
 {
 	struct harness h;
 	struct model *m = model_new();
 	unsigned full = 0;
 	uint64_t empty;
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 
 	h_init(&h, "full", 1, 48, 1);
 	EXPECT_OK(h_open(&h));
@@ -271,7 +273,8 @@ TEST(tier, full_then_overwritten_then_trimmed)
 	EXPECT(tier_free_bytes(h.tier) <= 2u << 20);
 	h_verify(&h, false);
 	h_compare(&h, m, false);
-	/* Overwrites in place: 3 devices' worth. Only pages that are full of data, so nothing grows. */
+	/* Overwrites in place: 3 devices' worth. Only pages that are full of data, so nothing
+	 * grows. */
 	for (unsigned i = 0; i < 80; i++) {
 		struct h_batch *b = h_batch_new(&h, m, 0);
 
@@ -327,13 +330,14 @@ TEST(tier, full_then_overwritten_then_trimmed)
 	free(m);
 }
 
-/* ---- Damage ------------------------------------------------------------------------------------ */
+/* ---- Damage ------------------------------------------------------------------------------------
+ */
 
 TEST(tier, flipped_bytes_in_segments_are_reported_never_served)
 {
 	struct harness h;
 	struct model *m = model_new();
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 	uint8_t block[BLOCK_SIZE];
 	uint64_t damaged;
 
@@ -355,7 +359,8 @@ TEST(tier, flipped_bytes_in_segments_are_reported_never_served)
 	EXPECT_OK(h_open(&h));
 	damaged = h_compare(&h, m, true);
 	EXPECT(damaged > 0);
-	/* GC over it (summaries are hit too): the good blocks survive, bad ones are marked, not copied. */
+	/* GC over it (summaries are hit too): the good blocks survive, bad ones are marked, not
+	 * copied. */
 	for (unsigned i = 0; i < 300; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 4, 30, true)));
 	tier_stats(h.tier, &st);
@@ -391,7 +396,8 @@ TEST(tier, a_device_that_stops_writing_fails_the_batch_and_nothing_else)
 		EXPECT(rc == 0 || rc == -ERR_DEVICE);
 		failed += rc != 0;
 	}
-	EXPECT(failed == 1 || failed == 2); /* hot and GC stream at most; then the other device serves */
+	EXPECT(failed == 1 ||
+	       failed == 2); /* hot and GC stream at most; then the other device serves */
 	EXPECT(h.cap[0].failed);
 	h_compare(&h, m, false);
 	h_verify(&h, true);
@@ -505,7 +511,8 @@ TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
 	h_compare(&h, m, false);
 	h_close(&h);
 	/* The map from before that put back. */
-	snprintf(cmd, sizeof(cmd), "mv %s %s.new && mv %s.before %s", h.meta, h.meta, h.meta, h.meta);
+	snprintf(cmd, sizeof(cmd), "mv %s %s.new && mv %s.before %s", h.meta, h.meta, h.meta,
+		 h.meta);
 	EXPECT_EQ(system(cmd), 0);
 	EXPECT_RC(tier_open(&h.cfg, &t), -ERR_MAP_LOST);
 	/* Broken, then gone. */

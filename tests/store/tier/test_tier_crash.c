@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kill -9 under load: whatever was reported durable is there, each page is exactly as of one batch, and
- * the recount agrees. Overwrites on a small device keep GC busy while it happens. */
+/* kill -9 under load: whatever was reported durable is there, each page is exactly as of one batch,
+ * and the recount agrees. Overwrites on a small device keep GC busy while it happens. */
 #include "tests/store/tier/harness.h"
 
 #include <sched.h>
@@ -43,7 +43,8 @@ static void child(struct shared *s, const char *dir, uint64_t seed)
 		for (unsigned k = 0; k < 6; k++) {
 			unsigned o = (unsigned)rng_below(&h.rng, H_OBJECTS);
 
-			/* Few pages, so that the device is full of dead blocks, not of live ones. */
+			/* Few pages, so that the device is full of dead blocks, not of live ones.
+			 */
 			h_batch_page(b, o, k * 3 + (unsigned)rng_below(&h.rng, 3), 25, false);
 		}
 		s->count = b->b.page_count;
@@ -56,11 +57,12 @@ static void child(struct shared *s, const char *dir, uint64_t seed)
 		EXPECT_OK(h_batch_run(b));
 		atomic_store(&s->flying, false);
 		if (turn % 8 == 0) {
-			struct store_stats st = { 0 };
+			struct store_stats st = {0};
 
 			tier_stats(h.tier, &st);
 			atomic_store(&s->gc_blocks, MAX(atomic_load(&s->gc_blocks), st.gc_blocks));
-			atomic_store(&s->matched, MAX(atomic_load(&s->matched), st.dedup_matched_blocks));
+			atomic_store(&s->matched,
+				     MAX(atomic_load(&s->matched), st.dedup_matched_blocks));
 		}
 		atomic_fetch_add(&s->batches, 1);
 	}
@@ -89,7 +91,8 @@ static void settle(struct harness *h, struct shared *s)
 
 static void killed_under_load(const char *name, uint64_t pool)
 {
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct shared *s =
+		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	char dir[512];
 	struct rng r;
 
@@ -102,7 +105,8 @@ static void killed_under_load(const char *name, uint64_t pool)
 		int status;
 		pid_t pid;
 
-		if (round == 0) { /* in a child of its own: threads of this process must not be forked */
+		if (round ==
+		    0) { /* in a child of its own: threads of this process must not be forked */
 			pid = fork();
 			if (!pid) {
 				h_init(&h, name, 1, 48, 1);
@@ -118,7 +122,8 @@ static void killed_under_load(const char *name, uint64_t pool)
 			EXPECT_EQ(waitpid(pid, &status, 0), pid);
 			EXPECT_EQ(status, 0);
 		}
-		unsigned start = atomic_load(&s->batches), want = start + (unsigned)rng_below(&r, 40) + 12;
+		unsigned start = atomic_load(&s->batches),
+			 want = start + (unsigned)rng_below(&r, 40) + 12;
 
 		pid = fork();
 		if (!pid)
@@ -146,7 +151,8 @@ static void killed_under_load(const char *name, uint64_t pool)
 		EXPECT_EQ(status, 0);
 	}
 	printf("  batches=%u moved_blocks=%llu shared_blocks=%llu\n", atomic_load(&s->batches),
-	       (unsigned long long)atomic_load(&s->gc_blocks), (unsigned long long)atomic_load(&s->matched));
+	       (unsigned long long)atomic_load(&s->gc_blocks),
+	       (unsigned long long)atomic_load(&s->matched));
 	EXPECT(atomic_load(&s->gc_blocks) > 0);
 	EXPECT(!pool || atomic_load(&s->matched) > 100);
 	munmap(s, sizeof(*s));
@@ -157,7 +163,8 @@ TEST(crash, killed_under_load_loses_nothing)
 	killed_under_load("crash", 0);
 }
 
-/* Blocks from a pool larger than what is live: shares come and go, unshared blocks become shared. */
+/* Blocks from a pool larger than what is live: shares come and go, unshared blocks become shared.
+ */
 TEST(crash, killed_under_load_with_shared_blocks_and_mixed_policies)
 {
 	killed_under_load("crash-dedup", 2000);

@@ -51,12 +51,14 @@ static void write_page(struct harness *h, struct model *m, unsigned object, uint
 	EXPECT_OK(h_batch_run(b));
 }
 
-static void write_one(struct harness *h, struct model *m, unsigned object, uint32_t page, uint64_t seed)
+static void write_one(struct harness *h, struct model *m, unsigned object, uint32_t page,
+		      uint64_t seed)
 {
 	write_page(h, m, object, page, &seed, 1);
 }
 
-static unsigned kind_at(struct harness *h, unsigned object, uint32_t page, unsigned block, uint64_t *word)
+static unsigned kind_at(struct harness *h, unsigned object, uint32_t page, unsigned block,
+			uint64_t *word)
 {
 	struct map_page p;
 
@@ -88,7 +90,8 @@ static unsigned rows_in(struct harness *h, enum kv_cf cf)
 	return n;
 }
 
-/* ---- Hints ------------------------------------------------------------------------------------- */
+/* ---- Hints -------------------------------------------------------------------------------------
+ */
 
 TEST(hints, newest_stays_within_the_budget)
 {
@@ -101,7 +104,7 @@ TEST(hints, newest_stays_within_the_budget)
 	hints_init(&h, 1u << 20);
 	EXPECT_EQ(hints_bytes(&h), 0);
 	for (uint64_t i = 0; i < 400000; i++) {
-		struct fp128 fp = { hash_u64(i + 1), hash_u64(i + 77777777) };
+		struct fp128 fp = {hash_u64(i + 1), hash_u64(i + 77777777)};
 
 		hints_put(&h, fp, i + 1, false);
 		EXPECT(hints_bytes(&h) <= 1u << 20);
@@ -110,7 +113,7 @@ TEST(hints, newest_stays_within_the_budget)
 	}
 	EXPECT_EQ(hints_bytes(&h), 1u << 20);
 	for (uint64_t i = 390000; i < 400000; i++) {
-		struct fp128 fp = { hash_u64(i + 1), hash_u64(i + 77777777) };
+		struct fp128 fp = {hash_u64(i + 1), hash_u64(i + 77777777)};
 		unsigned n = hints_get(&h, fp, got);
 
 		for (unsigned k = 0; k < n; k++)
@@ -118,7 +121,7 @@ TEST(hints, newest_stays_within_the_budget)
 	}
 	EXPECT_EQ(found, 10000);
 	/* The same fingerprint again replaces; an older one never takes the place of a newer. */
-	struct fp128 fp = { 1, 2ull << 44 };
+	struct fp128 fp = {1, 2ull << 44};
 
 	hints_put(&h, fp, 5, false);
 	hints_put(&h, fp, HINT_SHARED | 6, false);
@@ -128,7 +131,8 @@ TEST(hints, newest_stays_within_the_budget)
 	hints_fini(&h);
 }
 
-/* ---- References -------------------------------------------------------------------------------- */
+/* ---- References --------------------------------------------------------------------------------
+ */
 
 TEST(dedup, an_equal_block_becomes_a_share_and_goes_with_its_last_reference)
 {
@@ -239,7 +243,8 @@ TEST(dedup, what_only_has_the_same_hint_or_fingerprint_half_is_not_shared)
 	start(&h, m, "liar", 32);
 	write_one(&h, m, 0, 1, 1001);
 	EXPECT_EQ(kind_at(&h, 0, 1, 0, &a), MAP_RAW);
-	/* A hint that names this block for other content, a share that is not there, a place nowhere. */
+	/* A hint that names this block for other content, a share that is not there, a place
+	 * nowhere. */
 	h_block(7001, data);
 	fp = hash_block(data);
 	hints_put(&h.tier->dedup.hints, fp, a >> 9 & (HINT_SHARED - 1), false);
@@ -307,7 +312,7 @@ TEST(dedup, hints_come_back_after_a_restart)
 	for (unsigned i = 0; i < PAGE_BLOCKS; i++)
 		seeds[i] = 9001 + 2 * i;
 	for (unsigned i = 0; i < 4; i++)
-		write_page(&h, m, 0, i, seeds, PAGE_BLOCKS / 2); /* shared */
+		write_page(&h, m, 0, i, seeds, PAGE_BLOCKS / 2);           /* shared */
 	write_page(&h, m, 1, 0, seeds + PAGE_BLOCKS / 2, PAGE_BLOCKS / 2); /* not shared */
 	h_close(&h);
 	EXPECT_OK(h_open(&h));
@@ -325,7 +330,8 @@ TEST(dedup, hints_come_back_after_a_restart)
 	end(&h, m);
 }
 
-/* ---- Collecting and damage --------------------------------------------------------------------- */
+/* ---- Collecting and damage ---------------------------------------------------------------------
+ */
 
 /* Overwrites of other pages until the collector has moved what lives at this word. */
 static void churn(struct harness *h, struct model *m, unsigned batches)
@@ -345,7 +351,7 @@ TEST(dedup, collecting_moves_a_share_by_its_row)
 	struct model *m = xcalloc(1, sizeof(*m));
 	struct share_row before, after;
 	struct map_page old;
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 	uint8_t *dest = xalloc_aligned(BLOCK_SIZE, PAGE_BLOCKS * BLOCK_SIZE), want[BLOCK_SIZE];
 	struct fp128 fps[PAGE_BLOCKS];
 	uint64_t seeds[PAGE_BLOCKS], word, bad;
@@ -360,7 +366,8 @@ TEST(dedup, collecting_moves_a_share_by_its_row)
 	EXPECT_EQ(kind_at(&h, 1, 1, 0, &word), MAP_SHARE);
 	EXPECT_OK(h_page_get(&h, 1, 1, &old));
 	EXPECT(row_get(&h, map_share_id(word), &before));
-	EXPECT_OK(h_read(&h, 1, 1, &old, 0, PAGE_BLOCKS, dest, fps, &bad)); /* fills the shard's cache */
+	EXPECT_OK(h_read(&h, 1, 1, &old, 0, PAGE_BLOCKS, dest, fps,
+			 &bad)); /* fills the shard's cache */
 	h.compression = false;
 	churn(&h, m, 150);
 	tier_stats(h.tier, &st);
@@ -386,7 +393,7 @@ TEST(dedup, a_damaged_share_is_damage_for_all_that_refer_to_it)
 	struct model *m = xcalloc(1, sizeof(*m));
 	struct share_row row;
 	struct h_batch *b;
-	uint8_t junk[BLOCK_SIZE] = { 3 };
+	uint8_t junk[BLOCK_SIZE] = {3};
 	uint64_t word;
 
 	start(&h, m, "badshare", 32);
@@ -427,8 +434,8 @@ TEST(dedup, a_damaged_share_is_damage_for_all_that_refer_to_it)
 }
 
 /* The verifier must see each kind of difference, or its silence elsewhere says nothing. */
-static void poke(struct harness *h, enum kv_cf cf, const void *key, size_t key_len, const void *value,
-		 size_t len)
+static void poke(struct harness *h, enum kv_cf cf, const void *key, size_t key_len,
+		 const void *value, size_t len)
 {
 	struct kv_batch *b = kv_batch_create();
 
@@ -460,8 +467,10 @@ TEST(dedup, the_verifier_sees_every_difference)
 	put_be64(key, map_share_id(word));
 	segment_word = row.word;
 	EXPECT(segment_of_word(&h.tier->seg, segment_word, &segment) != NULL);
-	sloc_key_encode(place, segment,
-			(uint32_t)((map_entry_offset(row.word) - segment_start(&h.tier->seg, segment)) / 64));
+	sloc_key_encode(
+		place, segment,
+		(uint32_t)((map_entry_offset(row.word) - segment_start(&h.tier->seg, segment)) /
+			   64));
 	for (unsigned i = 0; i < 5; i++) {
 		wrong = row;
 		wrong.refs += i == 0;
@@ -507,7 +516,8 @@ TEST(dedup, the_verifier_sees_every_difference)
 	end(&h, m);
 }
 
-/* ---- The ledger -------------------------------------------------------------------------------- */
+/* ---- The ledger --------------------------------------------------------------------------------
+ */
 
 /* Half of each block compresses away, a third of the blocks are duplicates of others. */
 TEST(ledger, ratio_is_that_of_the_data)
@@ -515,7 +525,7 @@ TEST(ledger, ratio_is_that_of_the_data)
 	struct harness h;
 	struct model *m = xcalloc(1, sizeof(*m));
 	struct store_ledger all, v[2];
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 	uint64_t unique = 0, blocks = 0;
 	double want, got;
 
@@ -526,8 +536,10 @@ TEST(ledger, ratio_is_that_of_the_data)
 
 		h_batch_open_page(b, p % H_OBJECTS, p);
 		for (unsigned i = 0; i < PAGE_BLOCKS; i++, blocks++) {
-			/* h_block: even seeds have 256 + seed % 1500 random bytes, here always 2,048 − 292. */
-			uint64_t n = unique < 3 || rng_below(&h.rng, 3) ? unique++ : rng_below(&h.rng, unique);
+			/* h_block: even seeds have 256 + seed % 1500 random bytes, here always
+			 * 2,048 − 292. */
+			uint64_t n = unique < 3 || rng_below(&h.rng, 3) ? unique++
+									: rng_below(&h.rng, unique);
 
 			h_batch_block(b, i, 1499 + 1 + 1498 + n * 3000);
 		}
@@ -541,20 +553,23 @@ TEST(ledger, ratio_is_that_of_the_data)
 	tier_ledger(h.tier, &all);
 	for (unsigned i = 0; i < 2; i++)
 		EXPECT(tier_volume_ledger(h.tier, h_volume(i), &v[i]));
-	EXPECT(!tier_volume_ledger(h.tier, 4711, &v[0]) && tier_volume_ledger(h.tier, h_volume(0), &v[0]));
+	EXPECT(!tier_volume_ledger(h.tier, 4711, &v[0]) &&
+	       tier_volume_ledger(h.tier, h_volume(0), &v[0]));
 	got = (double)all.logical_bytes / (double)all.stored_bytes;
 	printf("  ratio of the data %.3f, of the ledger %.3f\n", want, got);
 	EXPECT(got > want * 0.95 && got < want * 1.05);
 	EXPECT_EQ(all.dedup_saved_bytes, (blocks - unique) * BLOCK_SIZE);
 	for (unsigned i = 0; i < 2; i++)
-		EXPECT(v[i].frees_if_deleted_bytes <= v[i].stored_bytes && v[i].frees_if_deleted_bytes);
+		EXPECT(v[i].frees_if_deleted_bytes <= v[i].stored_bytes &&
+		       v[i].frees_if_deleted_bytes);
 	EXPECT_EQ(v[0].logical_bytes + v[1].logical_bytes, all.logical_bytes);
 	EXPECT_EQ(v[0].stored_bytes + v[1].stored_bytes, all.stored_bytes);
 	EXPECT_EQ(v[0].dedup_saved_bytes + v[1].dedup_saved_bytes, all.dedup_saved_bytes);
 	tier_stats(h.tier, &st);
 	EXPECT_EQ(st.data_used_bytes, all.stored_bytes);
-	EXPECT_EQ(st.data_used_bytes + st.padding_bytes + st.summary_bytes + st.dead_bytes + st.free_bytes +
-			  st.reserve_bytes, st.data_bytes);
+	EXPECT_EQ(st.data_used_bytes + st.padding_bytes + st.summary_bytes + st.dead_bytes +
+			  st.free_bytes + st.reserve_bytes,
+		  st.data_bytes);
 	EXPECT(st.dead_bytes == 0);
 	/* What a volume's deletion frees is no less than what was said. */
 	uint64_t live = st.data_used_bytes;
@@ -571,7 +586,8 @@ TEST(ledger, ratio_is_that_of_the_data)
 	end(&h, m);
 }
 
-/* ---- Stored raw under load --------------------------------------------------------------------- */
+/* ---- Stored raw under load ---------------------------------------------------------------------
+ */
 
 static void pace_high(struct h_call *c)
 {
@@ -589,7 +605,7 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 {
 	struct harness h;
 	struct model *m = xcalloc(1, sizeof(*m));
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 	struct h_call c;
 	struct map_page p;
 	uint64_t before, word;
@@ -629,7 +645,8 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 		sched_yield();
 	}
 	tier_stats(h.tier, &st);
-	EXPECT(st.data_used_bytes < before / 8); /* 100 different blocks, half of them compressible */
+	EXPECT(st.data_used_bytes <
+	       before / 8); /* 100 different blocks, half of them compressible */
 	EXPECT(st.data_used_bytes > 50 * BLOCK_SIZE);
 	EXPECT(rows_in(&h, KV_SHARE) > 80);
 	EXPECT_OK(h_page_get(&h, 0, 0, &p));

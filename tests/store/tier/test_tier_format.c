@@ -8,12 +8,13 @@
 
 static struct map_page sample_page(void)
 {
-	struct map_page p = { .version = { 7, 0x1122334455667788 }, .flags = MAP_PAGE_REDUCE_LATER };
+	struct map_page p = {.version = {7, 0x1122334455667788}, .flags = MAP_PAGE_REDUCE_LATER};
 
 	p.mask = 1ull << 0 | 1ull << 5 | 1ull << 63;
-	p.entry[0] = (struct map_entry){ map_entry_word(MAP_RAW, 64, 3, 0x123456000), 0xa1a2a3a4a5a6a7a8 };
-	p.entry[5] = (struct map_entry){ map_entry_word(MAP_LZ4, 9, 7, 0x40), 1 };
-	p.entry[63] = (struct map_entry){ MAP_ZERO, 2 };
+	p.entry[0] =
+		(struct map_entry){map_entry_word(MAP_RAW, 64, 3, 0x123456000), 0xa1a2a3a4a5a6a7a8};
+	p.entry[5] = (struct map_entry){map_entry_word(MAP_LZ4, 9, 7, 0x40), 1};
+	p.entry[63] = (struct map_entry){MAP_ZERO, 2};
 	return p;
 }
 
@@ -26,7 +27,7 @@ TEST(format, map_page)
 	map_key_encode(key, 0x0102030405060708, 0x0a0b0c0d);
 	EXPECT_GOLDEN(key, sizeof(key), "0102030405060708 0a0b0c0d 00000000");
 	n = map_page_encode(out, key, &p);
-	EXPECT_GOLDEN(out, n, 
+	EXPECT_GOLDEN(out, n,
 		      "01020000f1f1906a 0700000000000000 8877665544332211"
 		      "2100000000000080 2100000000000080 fa012b1a09000600"
 		      "a8a7a6a5a4a3a2a1 4302000000000e00 0100000000000000"
@@ -51,17 +52,18 @@ TEST(format, map_operand)
 	struct map_page p = sample_page();
 	size_t n = map_operand_encode(out, &p, 1ull << 5 | 1ull << 6);
 
-	EXPECT_GOLDEN(out, n, "81 02 0000 07000000 8877665544332211 6000000000000000"
-			      "4302000000000e00 0100000000000000"
-			      "0000000000000000 0000000000000000");
+	EXPECT_GOLDEN(out, n,
+		      "81 02 0000 07000000 8877665544332211 6000000000000000"
+		      "4302000000000e00 0100000000000000"
+		      "0000000000000000 0000000000000000");
 }
 
 TEST(format, small_rows)
 {
 	uint8_t out[64], key[REGION_KEY_SIZE];
-	struct map_region r = { 0x8000000000000001, 0x1234 }, r2;
-	struct share_row s = { MAP_RAW | 63u << 3 | 5u << 9, { 1, 2 }, 7, 4, 5 }, s2;
-	struct meta_row m = { .group_incarnation = 9, .commit = 0x1000 }, m2;
+	struct map_region r = {0x8000000000000001, 0x1234}, r2;
+	struct share_row s = {MAP_RAW | 63u << 3 | 5u << 9, {1, 2}, 7, 4, 5}, s2;
+	struct meta_row m = {.group_incarnation = 9, .commit = 0x1000}, m2;
 
 	region_key_encode(key, 0x10, 2);
 	EXPECT_GOLDEN(key, sizeof(key), "0000000000000010 00000002");
@@ -71,8 +73,9 @@ TEST(format, small_rows)
 	EXPECT_MEM(&r, &r2, sizeof(r));
 	EXPECT(region_decode(out, REGION_VALUE_SIZE - 1, &r2) < 0);
 	share_encode(out, &s);
-	EXPECT_GOLDEN(out, SHARE_VALUE_SIZE,
-		      "fa0b000000000000 0100000000000000 0200000000000000 07000000 04000000 05000000");
+	EXPECT_GOLDEN(
+		out, SHARE_VALUE_SIZE,
+		"fa0b000000000000 0100000000000000 0200000000000000 07000000 04000000 05000000");
 	EXPECT_OK(share_decode(out, SHARE_VALUE_SIZE, &s2));
 	EXPECT_EQ(s2.owner_refs, 5);
 	out[24] = 4; /* fewer references than the owner has */
@@ -87,7 +90,7 @@ TEST(format, small_rows)
 	for (unsigned i = 0; i < 16; i++)
 		m.group.b[i] = (uint8_t)i;
 	meta_encode(out, &m);
-	EXPECT_GOLDEN(out, META_VALUE_SIZE, 
+	EXPECT_GOLDEN(out, META_VALUE_SIZE,
 		      "0100000009000000 0001020304050607 08090a0b0c0d0e0f"
 		      "0010000000000000 c10805184b2c9d37");
 	EXPECT_OK(meta_decode(out, META_VALUE_SIZE, &m2));
@@ -98,13 +101,18 @@ TEST(format, small_rows)
 
 TEST(format, object_row)
 {
-	struct object_row o = { .gen = 2, .volume = 3, .flags = OBJECT_DEDUP | OBJECT_REDUCE_LATER,
-				.state = OBJECT_LIVE, .counters = { 4, 5, 6, 7, 8 },
-				.header = (const uint8_t *)"head", .header_len = 4 }, o2;
+	struct object_row o = {.gen = 2,
+			       .volume = 3,
+			       .flags = OBJECT_DEDUP | OBJECT_REDUCE_LATER,
+			       .state = OBJECT_LIVE,
+			       .counters = {4, 5, 6, 7, 8},
+			       .header = (const uint8_t *)"head",
+			       .header_len = 4},
+			  o2;
 	struct writer w = writer_init_heap();
 
 	object_row_encode(&w, 99, &o);
-	EXPECT_GOLDEN(w.data, w.len, 
+	EXPECT_GOLDEN(w.data, w.len,
 		      "0201050002000000 0300000004000000 0400000000000000"
 		      "0500000000000000 0600000000000000 0700000000000000"
 		      "0800000000000000 6865616454ad3a25 69146f8d");
@@ -123,12 +131,16 @@ TEST(format, object_row)
 TEST(format, segment_header)
 {
 	static uint8_t out[SEGMENT_HEADER_SIZE];
-	struct segment_header h = { .group_incarnation = 1, .id = 0x20000003, .stream = STREAM_GC,
-				    .generation = 77, .kv_commit = 88 }, h2;
+	struct segment_header h = {.group_incarnation = 1,
+				   .id = 0x20000003,
+				   .stream = STREAM_GC,
+				   .generation = 77,
+				   .kv_commit = 88},
+			      h2;
 
 	h.group.b[0] = 0xaa;
 	segment_header_encode(out, &h);
-	EXPECT_GOLDEN(out, 64, 
+	EXPECT_GOLDEN(out, 64,
 		      "4153484c44534547 0100000001000000 aa00000000000000"
 		      "0000000000000000 0100000003000020 4d00000000000000"
 		      "5800000000000000 6eb886aec3012ccb");
@@ -143,16 +155,24 @@ TEST(format, segment_header)
 TEST(format, unit_summary)
 {
 	static uint8_t out[BLOCK_SIZE];
-	struct unit_header h = { .entries = 2, .summary_bytes = 4096, .bytes = 12288, .segment = 0x20000003,
-				 .position = 5, .group_incarnation = 1, .generation = 77,
-				 .kv_commit = 88 }, h2;
-	struct unit_entry e[2] = {
-		{ 1, 2, 3, { 4, 5 }, { 6, 7 }, 4096, 64, MAP_RAW },
-		{ 8, 9, 10, { 11, 12 }, { 13, 14 }, 8192 + 128, 3, MAP_LZ4 },
-	}, e2;
+	struct unit_header h = {.entries = 2,
+				.summary_bytes = 4096,
+				.bytes = 12288,
+				.segment = 0x20000003,
+				.position = 5,
+				.group_incarnation = 1,
+				.generation = 77,
+				.kv_commit = 88},
+			   h2;
+	struct unit_entry e[2] =
+		{
+			{1, 2, 3, {4, 5}, {6, 7}, 4096, 64, MAP_RAW},
+			{8, 9, 10, {11, 12}, {13, 14}, 8192 + 128, 3, MAP_LZ4},
+		},
+			  e2;
 
 	unit_summary_encode(out, &h, e);
-	EXPECT_GOLDEN(out, 64 + 96, 
+	EXPECT_GOLDEN(out, 64 + 96,
 		      "4153554e01000200 0010000000300000 0300002005000000"
 		      "4d00000000000000 5800000000000000 0100000000000000"
 		      "0000000000000000 8cd5fc68d773827d 0100000000000000"
@@ -179,8 +199,13 @@ static bool two_rows(void *arg, uint32_t *id, struct segment *out)
 	if (*n == 2)
 		return false;
 	*id = *n;
-	*out = (struct segment){ .live = 4096 + *n, .fill = 65536, .summaries = 8192, .padding = 960, .generation = 5 + *n, .state = SEGMENT_SEALED,
-				 .stream = STREAM_GC };
+	*out = (struct segment){.live = 4096 + *n,
+				.fill = 65536,
+				.summaries = 8192,
+				.padding = 960,
+				.generation = 5 + *n,
+				.state = SEGMENT_SEALED,
+				.stream = STREAM_GC};
 	++*n;
 	return true;
 }
@@ -222,7 +247,8 @@ TEST(codec, returns_what_it_got)
 	}
 }
 
-/* ---- Merge ------------------------------------------------------------------------------------- */
+/* ---- Merge -------------------------------------------------------------------------------------
+ */
 
 struct op {
 	uint8_t bytes[MAP_OPERAND_MAX];
@@ -231,7 +257,7 @@ struct op {
 
 static struct map_page random_page(struct rng *r, uint64_t seq)
 {
-	struct map_page p = { .version = { 1, seq } };
+	struct map_page p = {.version = {1, seq}};
 
 	p.mask = rng_next(r);
 	for (unsigned i = 0; i < PAGE_BLOCKS; i++)
@@ -239,7 +265,7 @@ static struct map_page random_page(struct rng *r, uint64_t seq)
 			p.entry[i] = (struct map_entry){
 				map_entry_word(MAP_LZ4, 1 + (unsigned)rng_below(r, 56), 1,
 					       rng_below(r, 1u << 30) * 64),
-				rng_next(r) };
+				rng_next(r)};
 	return p;
 }
 
@@ -270,8 +296,9 @@ TEST(merge, any_grouping_gives_the_same_page)
 
 	rng_seed(&r, 3);
 	for (unsigned round = 0; round < 300; round++) {
-		uint8_t key[MAP_KEY_SIZE], base[MAP_PAGE_MAX], whole[MAP_PAGE_MAX], other[MAP_PAGE_MAX];
-		struct map_page model = { 0 }, got;
+		uint8_t key[MAP_KEY_SIZE], base[MAP_PAGE_MAX], whole[MAP_PAGE_MAX],
+			other[MAP_PAGE_MAX];
+		struct map_page model = {0}, got;
 		struct op ops[12], joined[12];
 		const void *in[12];
 		size_t lens[12], base_len = 0, n_whole, n_other;
@@ -293,11 +320,12 @@ TEST(merge, any_grouping_gives_the_same_page)
 			for (unsigned b = 0; b < PAGE_BLOCKS; b++)
 				if (mask >> b & 1) {
 					model.entry[b] = p.entry[b]; /* zeros when it has none */
-					model.mask = (model.mask & ~(1ull << b)) | (p.mask & 1ull << b);
+					model.mask =
+						(model.mask & ~(1ull << b)) | (p.mask & 1ull << b);
 				}
 		}
-		n_whole = map_merge_full(whole, key, sizeof(key), base_len ? base : NULL, base_len, in, lens,
-					 n);
+		n_whole = map_merge_full(whole, key, sizeof(key), base_len ? base : NULL, base_len,
+					 in, lens, n);
 		EXPECT_OK(map_page_decode(whole, n_whole, key, &got));
 		EXPECT_MEM(&got, &model, sizeof(got));
 		for (unsigned at = 0; at < n; groups++) {
@@ -308,8 +336,8 @@ TEST(merge, any_grouping_gives_the_same_page)
 			lens[groups] = joined[groups].len;
 			at += k;
 		}
-		n_other = map_merge_full(other, key, sizeof(key), base_len ? base : NULL, base_len, in, lens,
-					 groups);
+		n_other = map_merge_full(other, key, sizeof(key), base_len ? base : NULL, base_len,
+					 in, lens, groups);
 		EXPECT_EQ(n_whole, n_other);
 		EXPECT_MEM(whole, other, n_whole);
 	}
@@ -320,7 +348,7 @@ TEST(merge, bad_input_becomes_damage_never_a_hole)
 	uint8_t key[MAP_KEY_SIZE], base[MAP_PAGE_MAX], out[MAP_PAGE_MAX], part[MAP_OPERAND_MAX];
 	struct map_page p = sample_page(), got;
 	struct op op;
-	const void *in[2] = { op.bytes, "junk" };
+	const void *in[2] = {op.bytes, "junk"};
 	size_t lens[2], n;
 
 	map_key_encode(key, 1, 1);
@@ -356,20 +384,20 @@ TEST(fifo_cache, stays_in_its_limit_and_keeps_what_is_used)
 		uint64_t *p;
 
 		if (i % 4 == 0) { /* twenty keys come again and again among a scan */
-			p = fifo_cache_get(&c, (struct fifo_key){ 1, i / 4 % 20 });
+			p = fifo_cache_get(&c, (struct fifo_key){1, i / 4 % 20});
 			hot += p != NULL;
 			if (p)
 				EXPECT_EQ(*p, i / 4 % 20);
 			else
-				*(uint64_t *)fifo_cache_put(&c, (struct fifo_key){ 1, i / 4 % 20 }) =
+				*(uint64_t *)fifo_cache_put(&c, (struct fifo_key){1, i / 4 % 20}) =
 					i / 4 % 20;
 		} else {
-			fifo_cache_put(&c, (struct fifo_key){ 2, i });
+			fifo_cache_put(&c, (struct fifo_key){2, i});
 		}
 		EXPECT(c.count <= c.capacity);
 	}
 	EXPECT(hot > 4500);
-	fifo_cache_drop(&c, (struct fifo_key){ 1, 3 });
-	EXPECT(!fifo_cache_peek(&c, (struct fifo_key){ 1, 3 }));
+	fifo_cache_drop(&c, (struct fifo_key){1, 3});
+	EXPECT(!fifo_cache_peek(&c, (struct fifo_key){1, 3}));
 	fifo_cache_fini(&c);
 }

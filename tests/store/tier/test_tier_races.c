@@ -27,7 +27,8 @@ static struct h_batch *overwrite(struct harness *h, struct model *m, unsigned pa
 	return b;
 }
 
-/* ---- A lookup that a commit overtakes ---------------------------------------------------------- */
+/* ---- A lookup that a commit overtakes ----------------------------------------------------------
+ */
 
 struct overtaken {
 	struct h_call call;
@@ -65,7 +66,7 @@ static void overtaken_first(struct h_call *c)
 	struct overtaken *x = container_of(c, struct overtaken, call);
 
 	x->wait.resume = overtaken_resume;
-	x->get = (struct tier_page){ .object = h_object_id(0), .page = 2 };
+	x->get = (struct tier_page){.object = h_object_id(0), .page = 2};
 	EXPECT_EQ(tier_page_get(c->h->tier, 0, &x->get, &x->wait), PENDING);
 	list_first(&c->h->tier->shards[0].pending, struct fetch, link)->out.version.seq = 0;
 	x->second.fn = overtaken_second;
@@ -76,7 +77,7 @@ TEST(races, a_lookup_overtaken_by_a_commit_gives_the_newer_page)
 {
 	struct harness h;
 	struct model *m = xcalloc(1, sizeof(*m));
-	struct overtaken x = { 0 };
+	struct overtaken x = {0};
 	struct version v;
 
 	start(&h, m, "overtaken", 32);
@@ -93,7 +94,8 @@ TEST(races, a_lookup_overtaken_by_a_commit_gives_the_newer_page)
 	free(m);
 }
 
-/* ---- A segment freed under a reader ------------------------------------------------------------ */
+/* ---- A segment freed under a reader ------------------------------------------------------------
+ */
 
 TEST(races, a_freed_segment_waits_for_its_readers)
 {
@@ -127,10 +129,12 @@ TEST(races, a_freed_segment_waits_for_its_readers)
 		if (!held)
 			EXPECT_OK(h_batch_wait(b));
 	}
-	/* Room is wanted and there is none but what the reader may be in: its bytes are untouched. */
+	/* Room is wanted and there is none but what the reader may be in: its bytes are untouched.
+	 */
 	EXPECT(held);
 	for (unsigned i = 0; i < PAGE_BLOCKS; i++) {
-		EXPECT_OK(device_pread(&h.cap[0], data, BLOCK_SIZE, map_entry_offset(old.entry[i].word)));
+		EXPECT_OK(device_pread(&h.cap[0], data, BLOCK_SIZE,
+				       map_entry_offset(old.entry[i].word)));
 		EXPECT(hash_block(data).lo == old.entry[i].fp64);
 	}
 	atomic_fetch_sub(readers, 1);
@@ -143,7 +147,8 @@ TEST(races, a_freed_segment_waits_for_its_readers)
 	free(m);
 }
 
-/* ---- Stopping with everything under way -------------------------------------------------------- */
+/* ---- Stopping with everything under way --------------------------------------------------------
+ */
 
 struct many {
 	struct h_call call;
@@ -174,8 +179,10 @@ static void many_first(struct post *p)
 	for (unsigned i = 0; i < ARRAY_LEN(x->op); i++) {
 		x->op[i].all = x;
 		x->op[i].wait.resume = many_resume;
-		x->op[i].get = (struct tier_page){ .object = h_object_id(0), .page = i % 16, .fresh = true };
-		EXPECT_EQ(tier_page_get(x->call.h->tier, 0, &x->op[i].get, &x->op[i].wait), PENDING);
+		x->op[i].get =
+			(struct tier_page){.object = h_object_id(0), .page = i % 16, .fresh = true};
+		EXPECT_EQ(tier_page_get(x->call.h->tier, 0, &x->op[i].get, &x->op[i].wait),
+			  PENDING);
 	}
 	__atomic_store_n(&x->started, true, __ATOMIC_RELEASE);
 }
@@ -224,7 +231,8 @@ TEST(races, stop_ends_every_wait)
 	free(m);
 }
 
-/* ---- Pacing ------------------------------------------------------------------------------------ */
+/* ---- Pacing ------------------------------------------------------------------------------------
+ */
 
 static int policy_of(struct harness *h, int *nice_level)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers at full depth while batches overwrite and GC moves everything under them: a read never ends
- * bad, and never shows a block older than what was durable when it began. */
+/* Readers at full depth while batches overwrite and GC moves everything under them: a read never
+ * ends bad, and never shows a block older than what was durable when it began. */
 #include "tests/store/tier/harness.h"
 
 #define READERS 160u /* more than the tier reads at once */
-#define PAGES 40u
+#define PAGES   40u
 #define HISTORY 400u
 #define BATCHES 120u
 
@@ -68,7 +68,8 @@ static void reader_begin(struct post *p)
 			h_done(&r->s->call, 0);
 		return;
 	}
-	r->page = (struct tier_page){ .object = h_object_id(0), .page = (uint32_t)rng_below(rng, PAGES) };
+	r->page = (struct tier_page){.object = h_object_id(0),
+				     .page = (uint32_t)rng_below(rng, PAGES)};
 	r->first = (unsigned)rng_below(rng, PAGE_BLOCKS);
 	r->count = 1 + (unsigned)rng_below(rng, PAGE_BLOCKS - r->first);
 	for (unsigned i = 0; i < r->count; i++)
@@ -84,9 +85,13 @@ static void reader_step(struct read_load *r, int rc)
 	EXPECT_OK(rc);
 	if (!r->reading) {
 		r->reading = true;
-		r->read = (struct tier_read){ .object = r->page.object, .page = r->page.page,
-					      .first = r->first, .count = r->count, .map = &r->page.out,
-					      .dest = r->dest, .fps = r->fps };
+		r->read = (struct tier_read){.object = r->page.object,
+					     .page = r->page.page,
+					     .first = r->first,
+					     .count = r->count,
+					     .map = &r->page.out,
+					     .dest = r->dest,
+					     .fps = r->fps};
 		rc = tier_read(r->s->h.tier, 0, &r->read, &r->wait);
 		if (rc == PENDING)
 			return;
@@ -163,7 +168,7 @@ static void begin(struct h_call *c)
 static void run(const char *name, bool compression, uint64_t pool)
 {
 	struct stress *s = xcalloc(1, sizeof(*s));
-	struct store_stats st = { 0 };
+	struct store_stats st = {0};
 
 	h_init(&s->h, name, 1, 24, 1);
 	s->h.compression = compression;
