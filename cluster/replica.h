@@ -93,6 +93,6 @@ void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct rep
 struct replicator_stats {
 	uint64_t reads, writes, trims, read_bytes, write_bytes, retries, repairs, corrupt;
 	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
-	uint64_t objects, primaries, serving, syncing;
+	uint64_t objects, primaries, serving, syncing, mending;
 };
 void replicator_stats(struct replicator *r, struct replicator_stats *out);

@@ -247,6 +247,8 @@ struct io_op {
 	uint64_t repair_us, repair_refused; /* asked when; bit per node: said "not here" */
 	uint16_t repair_node;
 	bool repair_single; /* no replica has the whole run: block by block */
+	bool repaired;	    /* blocks came from another replica */
+	bool mend;	    /* our own: rewrites blocks that were repaired */
 	union {
 		struct store_append append;
 		struct store_read read;

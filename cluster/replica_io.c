@@ -2,6 +2,8 @@
 /* Client operations at the primary: admission (W1), the range queue (Q1), reads under leases (Q2),
  * repair from another replica (Q3), late duplicates (A1), fencing of clients (A2). One operation is
  * one struct io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
+#include <stdlib.h>
+
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US  500000u
@@ -127,6 +129,8 @@ static uint8_t attachment_status(struct io_op *op)
 	const struct io_request *q = op->io->request;
 	const struct map_attachment *a = map_attachment(op->r->map, q->attachment);
 
+	if (op->mend)
+		return IO_OK;
 	if (q->attachment >= op->r->map->next_attachment)
 		return IO_RETRY; /* this map is older than the request */
 	if (op->kind == IO_READ || op->kind == IO_STATUS)
@@ -152,7 +156,7 @@ static uint8_t admission_status(struct io_op *op)
 		return IO_INVALID;
 	if (q->kind < IO_READ || q->kind > IO_STATUS || op->blocks > RECORD_BLOCKS_MAX)
 		return IO_INVALID;
-	if (q->kind == IO_WRITE &&
+	if (q->kind == IO_WRITE && !op->mend &&
 	    (op->io->payload.len != q->length ||
 	     !io_payload_check(op->io->payload.data, q->offset, q->length, q->fps)))
 		return IO_INVALID;
@@ -189,7 +193,7 @@ static void op_shape(struct io_op *op)
 				     : 0;
 		op->whole = true;
 	}
-	op->merge = !op->whole && (q->kind == IO_WRITE || q->kind == IO_ZEROES);
+	op->merge = op->mend || (!op->whole && (q->kind == IO_WRITE || q->kind == IO_ZEROES));
 }
 
 static int op_admit(struct io_op *op)
@@ -365,6 +369,7 @@ void op_repair_data(struct session *s, const struct msg_repair_data *m, struct s
 			op->read.fps[b] = m->fps[i];
 			op->read.bad[b / 64] &= ~(1ull << (b % 64));
 		}
+		op->repaired = true;
 		op->repair_refused = 0; /* of the next run it may have what it lacked of this */
 		op->gate_us = 0;
 		s->r->stats.repairs++;
@@ -379,13 +384,15 @@ static int op_merge(struct io_op *op)
 	uint32_t at = op->offset - op->block * BLOCK_SIZE;
 	struct fp128 *fps;
 
+	if (op->mend && !op->repaired)
+		return op_finish(op, IO_OK); /* somebody was faster */
 	if (!op->fp_buf)
 		op->fp_buf = buf_get(op->r->pool, op->blocks * sizeof(struct fp128));
 	if (!op->fp_buf)
 		return op_park(op, "memory");
-	if (op->kind == IO_WRITE)
+	if (op->kind == IO_WRITE && !op->mend)
 		memcpy(op->data.data + at, op->io->payload.data, op->length);
-	else
+	else if (!op->mend)
 		memset(op->data.data + at, 0, op->length);
 	fps = (struct fp128 *)op->fp_buf->data;
 	for (uint32_t i = 0; i < op->blocks; i++)
@@ -396,6 +403,49 @@ static int op_merge(struct io_op *op)
 	 * before it, or its old bytes would go over them. */
 	op->stage = OP_GATE;
 	return 0;
+}
+
+/* ---- Mending ---- */
+
+/* What a read had to take from another replica is rewritten here: a merge of nothing over the same
+ * blocks, which reads them again, repairs them again, and logs them as a write of ours to all replicas.
+ * A write gives the blocks a new version, so no copy with the old one can come back over them. */
+struct mend {
+	struct replicator *r;
+	struct io_exec exec;
+	struct io_reply reply;
+	struct wait wait;
+	struct io_request request;
+};
+
+static void mend_done(struct wait *w, int rc)
+{
+	struct mend *m = container_of(w, struct mend, wait);
+
+	m->r->stats.mending--;
+	free(m); /* a failure is met again by the next read */
+}
+
+static void op_start(struct replicator *r, struct io_exec *io, bool mend);
+
+static void mend_start(struct io_op *op)
+{
+	struct replicator *r = op->r;
+	struct mend *m;
+
+	if (r->stopping || r->ops.used >= r->ops.capacity || !list_empty(&r->op_waiting))
+		return;
+	m = xcalloc(1, sizeof(*m));
+	m->r = r;
+	r->stats.mending++;
+	m->request.kind = IO_WRITE;
+	m->request.epoch = UINT32_MAX;
+	m->request.object = op->object->id;
+	m->request.offset = op->block * BLOCK_SIZE;
+	m->request.length = op->blocks * BLOCK_SIZE;
+	m->wait.resume = mend_done;
+	m->exec = (struct io_exec){.wait = &m->wait, .request = &m->request, .reply = &m->reply};
+	op_start(r, &m->exec, true);
 }
 
 /* ---- The gate: everything that must hold before a write is logged (W1)
@@ -553,7 +603,7 @@ static int op_gate(struct io_op *op)
 		return op_finish(op, status);
 	if (p->state != PRIMARY_SERVE)
 		return op_finish(op, IO_RETRY);
-	switch (rule(RULE_RETRY) ? store_retry_lookup(op->object->store, q->attachment,
+	switch (rule(RULE_RETRY) && !op->mend ? store_retry_lookup(op->object->store, q->attachment,
 						      q->attach_epoch, q->request, &v)
 				 : RETRY_NEW) {
 	case RETRY_BELOW:
@@ -651,6 +701,10 @@ static void op_reply(struct io_op *op)
 			st->read_bytes += op->length;
 		} else if (op->kind == IO_STATUS) {
 			fill_status_reply(op);
+		} else if (op->mend) {
+			log_info("replica", "repaired blocks were rewritten",
+				 "object=%llx block=%u blocks=%u", (unsigned long long)op->object->id,
+				 op->block, op->blocks);
 		} else if (op->kind == IO_WRITE) {
 			st->writes++;
 			st->write_bytes += op->length;
@@ -658,6 +712,8 @@ static void op_reply(struct io_op *op)
 			st->trims++;
 		}
 	}
+	if (op->repaired && op->kind == IO_READ)
+		mend_start(op);
 	op_answer(op);
 	op_free(op);
 }
@@ -769,12 +825,13 @@ void ops_run(struct replicator *r)
 /* ---- Entry --------------------------------------------------------------------------------------
  */
 
-static void op_start(struct replicator *r, struct io_exec *io)
+static void op_start(struct replicator *r, struct io_exec *io, bool mend)
 {
 	struct io_op *op = pool_get(&r->ops);
 
 	memset(op, 0, offsetof(struct io_op, append));
 	op->r = r;
+	op->mend = mend;
 	op->io = io;
 	op->owner = io->wait;
 	op->wait.resume = op_resume;
@@ -791,7 +848,7 @@ static void op_start(struct replicator *r, struct io_exec *io)
 static void next_waiting(struct replicator *r)
 {
 	if (!list_empty(&r->op_waiting) && r->ops.used < r->ops.capacity)
-		op_start(r, list_entry(list_pop_front(&r->op_waiting), struct io_exec, link));
+		op_start(r, list_entry(list_pop_front(&r->op_waiting), struct io_exec, link), false);
 }
 
 int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
@@ -799,7 +856,7 @@ int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
 	io->wait = w;
 	io->data = (struct slice){0};
 	if (r->ops.used < r->ops.capacity && list_empty(&r->op_waiting))
-		op_start(r, io);
+		op_start(r, io, false);
 	else
 		list_push_back(&r->op_waiting, &io->link);
 	return PENDING;

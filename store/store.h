@@ -128,8 +128,10 @@ struct object_header {
 	unsigned epoch_count;
 	struct epoch_entry epochs[EPOCHS_MAX]; /* ascending */
 };
-const struct object_header *store_header(const struct store_object *o); /* as appended, maybe not yet durable */
-struct version store_last(const struct store_object *o);      /* newest appended record of the tail, or commit */
+/* As appended, maybe not yet durable. */
+const struct object_header *store_header(const struct store_object *o);
+/* Newest appended record of the tail, or commit. */
+struct version store_last(const struct store_object *o);
 struct version store_durable(const struct store_object *o);   /* newest with all before it durable */
 struct version store_commit_version(const struct store_object *o);
 bool store_is_new(const struct store_object *o); /* no record was ever appended */
