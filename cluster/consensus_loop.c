@@ -8,6 +8,8 @@
 #include "cluster/consensus_impl.h"
 #include "node/base/log.h"
 
+#define QUIET_US 100000
+
 struct loop_env {
 	struct consensus_env env;
 	struct loop *loop;
@@ -19,6 +21,10 @@ struct loop_env {
 	struct wait written;
 	const struct raft_write *w;
 	unsigned n;
+	struct timer quiet; /* since the last write */
+	struct work settle;
+	struct wait settled;
+	bool settling, gone;
 };
 
 static struct loop_env *of(struct consensus_env *e)
@@ -76,7 +82,37 @@ static void env_write(struct consensus_env *e, const struct raft_write *w, unsig
 
 	l->w = w;
 	l->n = n;
+	timer_set(&l->quiet, QUIET_US);
 	rc = worker_submit(l->worker, l->loop, &l->work, &l->written);
+	CHECK(rc == PENDING);
+}
+
+/* On the worker. */
+static int run_settle(struct work *work)
+{
+	struct loop_env *l = container_of(work, struct loop_env, settle);
+
+	return l->disk->ops->settle(l->disk);
+}
+
+static void on_settled(struct wait *w, int rc)
+{
+	struct loop_env *l = container_of(w, struct loop_env, settled);
+
+	l->settling = false; /* an error was logged, and a write will meet it */
+	if (l->gone)
+		free(l);
+}
+
+static void on_quiet(struct timer *t)
+{
+	struct loop_env *l = container_of(t, struct loop_env, quiet);
+	int rc;
+
+	if (l->settling || !l->disk->ops->settle)
+		return;
+	l->settling = true;
+	rc = worker_submit(l->worker, l->loop, &l->settle, &l->settled);
 	CHECK(rc == PENDING);
 }
 
@@ -93,7 +129,10 @@ static void env_destroy(struct consensus_env *e)
 
 	worker_pool_destroy(l->worker);
 	timer_fini(&l->timer);
-	free(l);
+	timer_fini(&l->quiet);
+	l->gone = true;
+	if (!l->settling) /* else its resume is still to come */
+		free(l);
 }
 
 static const struct consensus_env_ops loop_env_ops = {
@@ -117,6 +156,9 @@ struct consensus_env *consensus_env_create(struct loop *loop, struct raft_disk *
 	l->turn.fn = on_turn;
 	l->work.run = run_write;
 	l->written.resume = on_written;
+	l->settle.run = run_settle;
+	l->settled.resume = on_settled;
+	timer_init(&l->quiet, loop, on_quiet);
 	timer_init(&l->timer, loop, on_timer);
 	return &l->env;
 }

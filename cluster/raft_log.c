@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <rocksdb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cluster/raft_log_mark.h"
 #include "node/base/bytes.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define FORMAT          1
+#define FORMAT          2 /* 1: without the count and the mark */
+#define FLUSH_BYTES     (8u << 20)
 #define KEY_META        "m"
 #define KEY_VOTE        "v"
 #define KEY_SNAPSHOT    "s"
@@ -30,8 +33,13 @@ struct raft_log {
 	rocksdb_t *db;
 	rocksdb_options_t *options;
 	rocksdb_writeoptions_t *sync, *lazy;
+	rocksdb_flushoptions_t *flush;
 	rocksdb_readoptions_t *read;
-	uint64_t term;
+	struct raft_mark mark;
+	pthread_mutex_t lock; /* batches are numbered in the order in which they reach the disk */
+	uint64_t term, vote, batches;
+	size_t unflushed;
+	bool marked; /* the mark was compared; it may be moved */
 };
 
 /* Logs and frees RocksDB's message. */
@@ -82,7 +90,7 @@ static void *copy(const void *p, size_t n)
 	return memcpy(xmalloc(n ? n : 1), p ? p : "", n);
 }
 
-static int load_vote(struct raft_log *l, struct raft_disk_image *out)
+static int load_vote(struct raft_log *l)
 {
 	size_t len;
 	int rc;
@@ -91,8 +99,10 @@ static int load_vote(struct raft_log *l, struct raft_disk_image *out)
 
 	if (rc < 0 || !value)
 		return rc;
-	out->term = read_u64(&r);
-	out->vote = read_u64(&r);
+	l->term = read_u64(&r);
+	l->vote = read_u64(&r);
+	if (reader_left(&r)) /* none in format 1 */
+		l->batches = read_u64(&r);
 	return reader_done(&r) ? 0 : corrupt(l, "the term's record has a wrong length");
 }
 
@@ -205,9 +215,9 @@ static int log_load(struct raft_disk *d, struct raft_disk_image *out)
 	int rc;
 
 	memset(out, 0, sizeof(*out));
-	rc = load_vote(l, out);
-	if (rc == 0)
-		rc = load_snapshot(l, out);
+	out->term = l->term;
+	out->vote = l->vote;
+	rc = load_snapshot(l, out);
 	if (rc == 0)
 		rc = load_entries(l, out);
 	if (rc == 0)
@@ -218,7 +228,6 @@ static int log_load(struct raft_disk *d, struct raft_disk_image *out)
 	}
 	if (out->count == 0)
 		out->first = out->snapshot.index + 1;
-	l->term = out->term;
 	return 0;
 }
 
@@ -234,29 +243,93 @@ void raft_disk_image_free(struct raft_disk_image *image)
 
 /* ---- Writing ---- */
 
-static int write_batch(struct raft_log *l, rocksdb_writebatch_t *b, bool durable)
-{
-	char *err = NULL;
-
-	rocksdb_write(l->db, durable ? l->sync : l->lazy, b, &err);
-	rocksdb_writebatch_destroy(b);
-	return err ? failed(l, "the Raft log cannot be written", err) : 0;
-}
-
 static void batch_put(rocksdb_writebatch_t *b, const void *key, size_t key_len,
 		      const struct writer *w)
 {
 	rocksdb_writebatch_put(b, key, key_len, (const char *)w->data, w->len);
 }
 
-static void batch_vote(rocksdb_writebatch_t *b, uint64_t term, uint64_t vote)
+static size_t batch_bytes(rocksdb_writebatch_t *b)
 {
-	uint8_t value[16];
-	struct writer w = writer_init(value, sizeof(value));
+	size_t len;
 
-	write_u64(&w, term);
-	write_u64(&w, vote);
+	(void)rocksdb_writebatch_data(b, &len);
+	return len;
+}
+
+static int write_lazy(struct raft_log *l, rocksdb_writebatch_t *b)
+{
+	char *err = NULL;
+
+	l->unflushed += batch_bytes(b);
+	rocksdb_write(l->db, l->lazy, b, &err);
+	rocksdb_writebatch_destroy(b);
+	return err ? failed(l, "the Raft log cannot be written", err) : 0;
+}
+
+/* With term, vote and number, which thus can never be older than the entries. The caller holds the
+ * lock. */
+static int write_locked(struct raft_log *l, rocksdb_writebatch_t *b)
+{
+	uint8_t value[24];
+	struct writer w = writer_init(value, sizeof(value));
+	char *err = NULL;
+	int rc;
+
+	write_u64(&w, l->term);
+	write_u64(&w, l->vote);
+	write_u64(&w, l->batches + 1);
 	batch_put(b, KEY_VOTE, 1, &w);
+	l->unflushed += batch_bytes(b);
+	rocksdb_write(l->db, l->sync, b, &err);
+	rocksdb_writebatch_destroy(b);
+	if (err)
+		return failed(l, "the Raft log cannot be written", err);
+	l->batches++;
+	if (!l->marked) /* the first batch of all comes before the mark */
+		return 0;
+	rc = raft_mark_set(&l->mark, l->batches);
+	if (rc < 0)
+		log_error("raft", "the Raft log's mark cannot be written", "dir=%s error=%s",
+			  l->dir, err_name(rc));
+	return rc;
+}
+
+/* To a table, with no batch let in meanwhile. So there are never two write-ahead logs with
+ * something in them, of which the older one might lose its end unnoticed. */
+static int flush_locked(struct raft_log *l)
+{
+	char *err = NULL;
+
+	l->unflushed = 0;
+	rocksdb_flush(l->db, l->flush, &err);
+	return err ? failed(l, "the Raft log cannot be written", err) : 0;
+}
+
+static int write_batch(struct raft_log *l, rocksdb_writebatch_t *b, bool durable)
+{
+	int rc;
+
+	pthread_mutex_lock(&l->lock);
+	rc = durable ? write_locked(l, b) : write_lazy(l, b);
+	if (rc == 0 && l->unflushed >= FLUSH_BYTES)
+		rc = flush_locked(l);
+	pthread_mutex_unlock(&l->lock);
+	return rc;
+}
+
+static int write_vote(struct raft_log *l, uint64_t term, uint64_t vote)
+{
+	int rc;
+
+	pthread_mutex_lock(&l->lock);
+	l->term = term;
+	l->vote = vote;
+	rc = write_locked(l, rocksdb_writebatch_create());
+	if (rc == 0)
+		raft_mark_push(&l->mark); /* no write may follow for long */
+	pthread_mutex_unlock(&l->lock);
+	return rc;
 }
 
 static void batch_entry(rocksdb_writebatch_t *b, uint64_t index, const struct raft_disk_entry *e)
@@ -324,21 +397,28 @@ static int log_write_all(struct raft_disk *d, const struct raft_write *w, unsign
 
 static int log_set_term(struct raft_disk *d, uint64_t term)
 {
-	struct raft_log *l = container_of(d, struct raft_log, disk);
-	rocksdb_writebatch_t *b = rocksdb_writebatch_create();
-
-	l->term = term;
-	batch_vote(b, term, 0);
-	return write_batch(l, b, true);
+	return write_vote(container_of(d, struct raft_log, disk), term, 0);
 }
 
 static int log_set_vote(struct raft_disk *d, uint64_t vote)
 {
 	struct raft_log *l = container_of(d, struct raft_log, disk);
-	rocksdb_writebatch_t *b = rocksdb_writebatch_create();
 
-	batch_vote(b, l->term, vote);
-	return write_batch(l, b, true);
+	return write_vote(l, l->term, vote);
+}
+
+static int log_settle(struct raft_disk *d)
+{
+	struct raft_log *l = container_of(d, struct raft_log, disk);
+	int rc;
+
+	pthread_mutex_lock(&l->lock);
+	rc = raft_mark_sync(&l->mark);
+	pthread_mutex_unlock(&l->lock);
+	if (rc < 0)
+		log_error("raft", "the Raft log's mark cannot be synced", "dir=%s error=%s", l->dir,
+			  err_name(rc));
+	return rc;
 }
 
 static int log_bootstrap(struct raft_disk *d, const struct raft_disk_entry *e)
@@ -347,7 +427,6 @@ static int log_bootstrap(struct raft_disk *d, const struct raft_disk_entry *e)
 	rocksdb_writebatch_t *b = rocksdb_writebatch_create();
 
 	l->term = 1;
-	batch_vote(b, 1, 0);
 	batch_entry(b, 1, e);
 	return write_batch(l, b, true);
 }
@@ -360,10 +439,15 @@ static void log_close(struct raft_disk *d)
 
 	if (l->db)
 		rocksdb_close(l->db);
+	if (l->marked)
+		(void)log_settle(d);
+	raft_mark_close(&l->mark);
+	pthread_mutex_destroy(&l->lock);
 	rocksdb_options_destroy(l->options);
 	rocksdb_writeoptions_destroy(l->sync);
 	rocksdb_writeoptions_destroy(l->lazy);
 	rocksdb_readoptions_destroy(l->read);
+	rocksdb_flushoptions_destroy(l->flush);
 	free(l->dir);
 	free(l);
 }
@@ -374,6 +458,7 @@ static const struct raft_disk_ops log_ops = {
 	.set_vote = log_set_vote,
 	.bootstrap = log_bootstrap,
 	.write = log_write_all,
+	.settle = log_settle,
 	.close = log_close,
 };
 
@@ -384,10 +469,11 @@ static void set_options(struct raft_log *l)
 	rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
 
 	rocksdb_options_set_paranoid_checks(o, 1);
-	/* A torn last record is a crash and was never acknowledged; any other damage must not open.
-	 * The default would open with what lies before the damage. */
+	/* A torn end of the write-ahead log is a crash: it opens, and the mark says whether more
+	 * is missing than that. Any other damage must not open; the default would, with what lies
+	 * before the damage. */
 	rocksdb_options_set_wal_recovery_mode(o, rocksdb_tolerate_corrupted_tail_records_recovery);
-	rocksdb_options_set_write_buffer_size(o, 8u << 20);
+	rocksdb_options_set_write_buffer_size(o, 8 * FLUSH_BYTES); /* never by itself */
 	rocksdb_options_set_max_write_buffer_number(o, 2);
 	rocksdb_options_set_compression(o, rocksdb_no_compression);
 	rocksdb_options_set_max_open_files(o, 32);
@@ -401,6 +487,7 @@ static void set_options(struct raft_log *l)
 	l->sync = rocksdb_writeoptions_create();
 	rocksdb_writeoptions_set_sync(l->sync, 1);
 	l->lazy = rocksdb_writeoptions_create();
+	l->flush = rocksdb_flushoptions_create(); /* waits */
 	l->read = rocksdb_readoptions_create();
 	rocksdb_readoptions_set_verify_checksums(l->read, 1);
 }
@@ -429,22 +516,24 @@ static int marker_write(const struct raft_log *l, const char *path, uint16_t nod
 	return rc < 0 ? rc : sync_dir(l->dir);
 }
 
-static int meta_check(struct raft_log *l, uint16_t node, bool *fresh)
+static int meta_check(struct raft_log *l, uint16_t node, uint16_t *format)
 {
 	size_t len;
 	int rc;
 	CLEANUP(free_ptr) char *value = get(l, KEY_META, &len, &rc);
 	struct reader r = reader_init(value, value ? len : 0);
-	uint16_t format = read_u16(&r), id = read_u16(&r);
+	uint16_t id;
 
-	*fresh = !value;
+	*format = 0;
 	if (rc < 0 || !value)
 		return rc;
+	*format = read_u16(&r);
+	id = read_u16(&r);
 	if (!reader_done(&r))
 		return corrupt(l, "the head record has a wrong length");
-	if (format != FORMAT) {
+	if (*format < 1 || *format > FORMAT) {
 		log_error("raft", "the Raft log is of an unknown format", "dir=%s format=%u",
-			  l->dir, format);
+			  l->dir, *format);
 		return -ERR_VERSION;
 	}
 	if (id != node) {
@@ -467,16 +556,10 @@ static int meta_write(struct raft_log *l, uint16_t node)
 	return write_batch(l, b, true);
 }
 
-static int open_db(struct raft_log *l, bool must_exist)
+static int open_failed(struct raft_log *l, char *err)
 {
-	CLEANUP(free_ptr) char *path = xasprintf("%s/db", l->dir);
-	char *err = NULL;
 	int rc;
 
-	rocksdb_options_set_create_if_missing(l->options, !must_exist);
-	l->db = rocksdb_open(l->options, path, &err);
-	if (!err)
-		return 0;
 	log_error("raft", "the Raft log cannot be opened", "dir=%s error=\"%s\"", l->dir, err);
 	if (strstr(err, "lock"))
 		rc = -ERR_BUSY;
@@ -488,31 +571,94 @@ static int open_db(struct raft_log *l, bool must_exist)
 	return rc;
 }
 
+static int open_db(struct raft_log *l, bool must_exist)
+{
+	CLEANUP(free_ptr) char *path = xasprintf("%s/db", l->dir);
+	char *err = NULL;
+
+	rocksdb_options_set_create_if_missing(l->options, !must_exist);
+	l->db = rocksdb_open(l->options, path, &err);
+	return err ? open_failed(l, err) : 0;
+}
+
+/* Is all there that was acknowledged? Makes the mark of a new log. */
+static int mark_check(struct raft_log *l, const char *path, bool known)
+{
+	struct raft_mark *m = &l->mark;
+	bool unused = l->batches <= (known ? 0 : 1); /* by anyone whose start has ended */
+	int rc;
+
+	if (m->valid && l->batches < m->batches) {
+		log_error("raft", "the Raft log has lost batches that were synced",
+			  "dir=%s has=%lu mark=%lu", l->dir, l->batches, m->batches);
+		return corrupt(l, "its database lost what was acknowledged");
+	}
+	if (!m->valid && !unused)
+		return corrupt(l, m->fd < 0 ? "its mark is gone" : "its mark is damaged");
+	if (!m->valid) {
+		rc = raft_mark_create(m, path, l->batches);
+		if (rc == 0)
+			rc = sync_dir(l->dir);
+	} else {
+		rc = raft_mark_set(m, l->batches);
+		if (rc == 0)
+			rc = raft_mark_sync(m);
+	}
+	if (rc < 0)
+		log_error("raft", "the Raft log's mark cannot be written", "dir=%s error=%s",
+			  l->dir, err_name(rc));
+	l->marked = rc == 0;
+	return rc;
+}
+
+static int open_all(struct raft_log *l, uint16_t node)
+{
+	CLEANUP(free_ptr) char *marker = xasprintf("%s/RAFT", l->dir);
+	CLEANUP(free_ptr) char *mark = xasprintf("%s/mark", l->dir);
+	bool known = access(marker, F_OK) == 0;
+	uint16_t format;
+	int rc = raft_mark_open(&l->mark, mark, node);
+
+	if (rc < 0) {
+		log_error("raft", "the Raft log's mark cannot be opened", "dir=%s error=%s", l->dir,
+			  err_name(rc));
+		return rc;
+	}
+	rc = open_db(l, known);
+	if (rc == 0)
+		rc = meta_check(l, node, &format);
+	if (rc == 0)
+		rc = load_vote(l);
+	if (rc == 0 && !format && known)
+		rc = corrupt(l, "its head record is gone");
+	if (rc == 0 && format)
+		rc = mark_check(l, mark, known);
+	if (rc == 0 && format != FORMAT)
+		rc = meta_write(l, node);
+	if (rc == 0 && !format)
+		rc = mark_check(l, mark, known);
+	if (rc == 0 && !known)
+		rc = marker_write(l, marker, node);
+	return rc;
+}
+
 int raft_log_open(const char *dir, uint16_t node, struct raft_disk **out)
 {
 	struct raft_log *l = xcalloc(1, sizeof(*l));
-	CLEANUP(free_ptr) char *marker = xasprintf("%s/RAFT", dir);
-	bool known, fresh;
-	int rc = 0;
+	int rc;
 
 	l->disk.ops = &log_ops;
 	l->dir = xstrdup(dir);
+	l->mark.fd = -1;
+	CHECK(pthread_mutex_init(&l->lock, NULL) == 0);
 	set_options(l);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
 		rc = -errno;
 		log_error("raft", "the Raft log's directory cannot be made", "dir=%s error=%s", dir,
 			  err_name(rc));
-		goto out;
+	} else {
+		rc = open_all(l, node);
 	}
-	known = access(marker, F_OK) == 0;
-	rc = open_db(l, known);
-	if (rc == 0)
-		rc = meta_check(l, node, &fresh);
-	if (rc == 0 && fresh)
-		rc = known ? corrupt(l, "its head record is gone") : meta_write(l, node);
-	if (rc == 0 && !known)
-		rc = marker_write(l, marker, node);
-out:
 	if (rc < 0) {
 		log_close(&l->disk);
 		return rc;

@@ -4,13 +4,31 @@
  * loses unsynced writes.
  *
  * Files in DIR: `RAFT`, the marker that a log was made here (so that a vanished database is
- * noticed), and `db/`, the database. Keys: "m" u16 format, u16 node; "v" u64 term, u64 vote; "s"
- * u64 index, u64 term, u64 configuration index, u32 length and bytes of the configuration; "d" the
- * snapshot's data; "e" + u64 big-endian index: u64 term, u8 type, bytes. Everything else
- * little-endian.
+ * noticed); `db/`, the database; `mark`, how far it had come. Keys: "m" u16 format, u16 node; "v"
+ * u64 term, u64 vote, u64 number of durable batches so far; "s" u64 index, u64 term, u64
+ * configuration index, u32 length and bytes of the configuration; "d" the snapshot's data; "e" +
+ * u64 big-endian index: u64 term, u8 type, bytes. Everything else little-endian. Every durable
+ * batch writes "v". Format 1 had no count in "v" and no mark; it is taken over.
  *
- * Calls block. load, set_term, set_vote and bootstrap: the loop's thread; write: one call at a
- * time, on a worker. */
+ * `mark`, two slots at 0 and 4096: "RAFTMARK", u16 format 1, u16 node, u32 0, u64 batches, u64
+ * XXH3-64 (seed 0) of these 24 bytes, zeros. It is written after a batch was synced and before the
+ * caller hears of it, so it never promises what the database lacks. A kill keeps each write of it.
+ * It is synced at every 64th batch and when none came for 100 ms (to sync each would double a
+ * commit's cost), and then the other slot's turn comes, so that one is always whole.
+ *
+ * A start refuses (-ERR_CORRUPT), however often it is tried: a database with fewer batches than the
+ * mark (its write-ahead log zeroed, emptied, cut, or flipped so that it looks torn; its tables or
+ * manifest gone back), damage before the end of the write-ahead log, a hole in the entries, a mark
+ * whose slots are both bad or that is gone while the database counts.
+ * It starts, with all that was acknowledged: after a kill or a power loss at any moment. A torn
+ * batch at the end is dropped; its number is above the mark's. Not noticed: loss of synced batches
+ * in a power loss that takes their marks too, which are those of the last 100 ms and at most 64;
+ * all of DIR set back to an earlier state; entries that were overwritten, and came back because
+ * just the table with the newer ones was lost together with its place in the manifest.
+ *
+ * Calls block. load, bootstrap: the loop's thread, before any other; set_term, set_vote: the loop's
+ * thread, during a write too; write, settle: one call at a time, on a
+ * worker. */
 #pragma once
 
 #include <stdbool.h>
@@ -65,6 +83,8 @@ struct raft_disk_ops {
 	/* All of them in order, all or nothing. Durable when it returns, unless they are
 	 * truncations only. */
 	int (*write)(struct raft_disk *d, const struct raft_write *w, unsigned n);
+	/* May be NULL. After a pause of writes, on the worker: whatever was put off. */
+	int (*settle)(struct raft_disk *d);
 	void (*close)(struct raft_disk *d);
 };
 
