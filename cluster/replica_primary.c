@@ -358,10 +358,11 @@ void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now)
 static void serve(struct primary *p)
 {
 	p->state = PRIMARY_SERVE;
-	log_info("replica", "serving", "object=%llx tenure=%u after_us=%llu",
-		 (unsigned long long)p->object->id, p->tenure,
-		 (unsigned long long)(now_us(p->r) - p->start_us));
-	p->r->stats.takeovers++;
+	/* A birth is no takeover, and a new volume has many. */
+	log_at(p->tenure > 1 ? LOG_INFO : LOG_DEBUG, "replica", "serving",
+	       "object=%llx tenure=%u after_us=%llu", (unsigned long long)p->object->id, p->tenure,
+	       (unsigned long long)(now_us(p->r) - p->start_us));
+	p->r->stats.takeovers += p->tenure > 1;
 	p->r->gate_open = true;
 	replica_arm(p->r);
 }
