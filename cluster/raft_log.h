@@ -20,15 +20,18 @@
  * mark (its write-ahead log zeroed, emptied, cut, or flipped so that it looks torn; its tables or
  * manifest gone back), damage before the end of the write-ahead log, a hole in the entries, a mark
  * whose slots are both bad or that is gone while the database counts.
- * It starts, with all that was acknowledged: after a kill or a power loss at any moment. A torn
- * batch at the end is dropped; its number is above the mark's. Not noticed: loss of synced batches
- * in a power loss that takes their marks too, which are those of the last 100 ms and at most 64;
- * all of DIR set back to an earlier state; entries that were overwritten, and came back because
- * just the table with the newer ones was lost together with its place in the manifest.
+ * It starts, with all that was acknowledged: after a kill at any moment, and after a power loss if
+ * the file system does not grow a file before its bytes are there (ext4 ordered, XFS; elsewhere a
+ * torn batch may look damaged, and is refused). A batch torn at the end is dropped; its number is
+ * above the mark's.
+ *
+ * Not noticed: synced batches that a power loss takes together with their marks (a device that lies
+ * about flushes), which are those since the mark's last sync: at most 64, and none older than a
+ * pause of 100 ms; all of DIR set back to an earlier state; entries that were overwritten, and came
+ * back because just the table with the newer ones was lost together with its place in the manifest.
  *
  * Calls block. load, bootstrap: the loop's thread, before any other; set_term, set_vote: the loop's
- * thread, during a write too; write, settle: one call at a time, on a
- * worker. */
+ * thread, during a write too; write, settle: one call at a time, on a worker. */
 #pragma once
 
 #include <stdbool.h>

@@ -457,6 +457,45 @@ static int log_fill_large(void *arg)
 	return 0;
 }
 
+/* The slots take turns, and only after a sync: one is always whole. */
+static int mark_takes_turns(void *arg)
+{
+	static uint8_t mark[8192];
+	struct raft_disk_entry e = entry(1, "e");
+	uint64_t slot[2] = {0, 0};
+	struct raft_disk *d;
+	unsigned at = 0, turns = 0;
+
+	EXPECT_OK(raft_log_open(arg, 9, &d));
+	EXPECT_OK(d->ops->bootstrap(d, &e));
+	for (uint64_t i = 2; i < 2 + 3 * 64; i++) {
+		struct raft_write w = {
+			.kind = RAFT_WRITE_APPEND, .first = i, .last = i, .entry = &e};
+
+		EXPECT_OK(d->ops->write(d, &w, 1));
+		mark_get(arg, mark);
+		slot[0] = get_le64(mark + 16);
+		slot[1] = get_le64(mark + 4096 + 16);
+		EXPECT_EQ(slot[0] > slot[1] ? slot[0] : slot[1], i + 1);
+		turns += at != (slot[1] > slot[0]);
+		at = slot[1] > slot[0];
+	}
+	EXPECT_EQ(turns, 1 + 3); /* the first is from the start */
+	EXPECT_OK(d->ops->settle(d));
+	EXPECT_OK(d->ops->settle(d)); /* nothing to do: no turn */
+	EXPECT_OK(d->ops->set_term(d, 2));
+	mark_get(arg, mark);
+	EXPECT_EQ(get_le64(mark + (at ? 0 : 4096) + 16), 2 + 3 * 64 + 1);
+	EXPECT_EQ(get_le64(mark + (at ? 4096 : 0) + 16), 2 + 3 * 64);
+	d->ops->close(d);
+	return 0;
+}
+
+TEST(raft_mark, slots_take_turns)
+{
+	EXPECT_EQ(phase(mark_takes_turns, (void *)path("turns")), 0);
+}
+
 static void keep_out(const char *file)
 {
 }
