@@ -26,7 +26,7 @@ def step(text):
 
 def sh(*cmd, rc=0, timeout=300, env=None):
     """Runs a command that must end with rc (None: any). Returns its output."""
-    r = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, timeout=timeout,
+    r = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, errors="replace", timeout=timeout,
                        env=dict(os.environ, **(env or {})))
     if rc is not None and r.returncode != rc:
         fail(f"{' '.join(str(c) for c in cmd)}: exit {r.returncode}, expected {rc}\n{r.stdout[-2000:]}{r.stderr[-3000:]}")
