@@ -274,8 +274,9 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->known = true;
 	out->open = json_bool(f, "open", false);
 	out->failed = json_str(f, "failed") && !json_bool(f, "missing", false) ? -ERR_DEVICE : 0;
-	out->data_bytes = json_u64(stats, "data_bytes", 0);
 	out->used_bytes = json_u64(stats, "data_used_bytes", 0);
+	/* Not all of the segments: writes get ENOSPC where the reserve begins. */
+	out->data_bytes = out->used_bytes + json_u64(stats, "data_free_bytes", 0);
 }
 
 void facts_health(struct admin *a, struct health_report *out)

@@ -65,18 +65,28 @@ static const struct verb *find_verb(const char *noun, const char *verb, bool *us
 	return NULL;
 }
 
-static int unknown(const char *noun, const char *verb)
+static void print_noun(FILE *f, const char *noun)
+{
+	for (size_t i = 0; all_verbs[i]; i++)
+		for (const struct verb *v = all_verbs[i]; v->noun; v++)
+			if (!strcmp(v->noun, noun))
+				fprintf(f, "  ashlar %s %s%s%s\n", v->noun, v->verb,
+					*v->usage ? " " : "", v->usage);
+}
+
+static int unknown(const char *noun, const char *verb, bool help)
 {
 	if (!noun_exists(noun))
 		return ctl_usage("no command \"%s\"; `ashlar --help` lists all", noun);
+	if (help && !verb) {
+		print_noun(stdout, noun);
+		return CTL_OK;
+	}
 	if (verb)
 		ctl_usage("%s has no \"%s\"; it has:", noun, verb);
 	else
 		ctl_usage("%s needs a word more; it has:", noun);
-	for (size_t i = 0; all_verbs[i]; i++)
-		for (const struct verb *v = all_verbs[i]; v->noun; v++)
-			if (!strcmp(v->noun, noun))
-				fprintf(stderr, "  ashlar %s %s %s\n", v->noun, v->verb, v->usage);
+	print_noun(stderr, noun);
 	return CTL_USAGE;
 }
 
@@ -147,7 +157,7 @@ static int run(int argc, char **argv)
 	}
 	v = find_verb(argv[0], argc > 1 ? argv[1] : NULL, &used_verb);
 	if (!v)
-		return unknown(argv[0], argc > 1 ? argv[1] : NULL);
+		return unknown(argv[0], argc > 1 ? argv[1] : NULL, help);
 	if (help) {
 		print_help(v);
 		return CTL_OK;
