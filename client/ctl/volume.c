@@ -32,14 +32,17 @@ static int print_done(struct ctl *c, int rc, struct json *j)
 	return CTL_OK;
 }
 
-/* "on", "off", or nothing given. */
-static int put_switch(struct json *body, const char *key, const char *text)
+/* "on" (or the name of the one method there is), "off", or nothing given. */
+static int put_switch(struct json *body, const char *key, const char *method, const char *text)
 {
+	bool on = text && (!strcmp(text, "on") || (method && !strcmp(text, method)));
+
 	if (!text)
 		return CTL_OK;
-	if (strcmp(text, "on") && strcmp(text, "off"))
-		return ctl_usage("--%s takes on or off", key);
-	json_put_bool(body, key, !strcmp(text, "on"));
+	if (!on && strcmp(text, "off"))
+		return ctl_usage("--%s takes on or off%s%s", key, method ? ", or " : "",
+				 method ? method : "");
+	json_put_bool(body, key, on);
 	return CTL_OK;
 }
 
@@ -94,9 +97,9 @@ static int volume_create(struct ctl *c, int argc, char **argv)
 	if (rc == CTL_OK)
 		rc = put_number(body, "min_in_sync", "--min-in-sync", min);
 	if (rc == CTL_OK)
-		rc = put_switch(body, "compression", compression);
+		rc = put_switch(body, "compression", "lz4", compression);
 	if (rc == CTL_OK)
-		rc = put_switch(body, "dedup", dedup);
+		rc = put_switch(body, "dedup", NULL, dedup);
 	if (rc != CTL_OK) {
 		json_free(body);
 		return rc;
@@ -122,9 +125,9 @@ static int volume_set(struct ctl *c, int argc, char **argv)
 	body = json_object_new();
 	rc = put_number(body, "min_in_sync", "--min-in-sync", min);
 	if (rc == CTL_OK)
-		rc = put_switch(body, "compression", compression);
+		rc = put_switch(body, "compression", "lz4", compression);
 	if (rc == CTL_OK)
-		rc = put_switch(body, "dedup", dedup);
+		rc = put_switch(body, "dedup", NULL, dedup);
 	if (rc != CTL_OK) {
 		json_free(body);
 		return rc;
