@@ -907,7 +907,10 @@ void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct rep
 			struct replica_op_info i = {.object = o->id,
 						    .age_us = loop_mono_us(r->loop) - op->start_us,
 						    .kind = kinds[op->kind],
-						    .stage = op_stage_name(op->stage),
+						    .stage = op_stage_name(
+							    op->stage == OP_REPAIR && op->in_flight
+								    ? OP_LOOKUP
+								    : op->stage),
 						    .waits_for = op->waits_for ? op->waits_for : "",
 						    .offset = op->offset,
 						    .length = op->length};

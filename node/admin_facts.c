@@ -93,10 +93,13 @@ static void put_fact(struct admin *a, uint16_t node, struct json *json)
 	struct fact *f;
 
 	if (!json || node > NODES_MAX) {
+		if (node <= NODES_MAX)
+			a->facts[node].missed++;
 		json_free(json);
 		return;
 	}
 	f = &a->facts[node];
+	f->missed = 0;
 	json_free(f->json);
 	f->json = json;
 	f->at_us = loop_mono_us(a->cfg.loop);
@@ -209,10 +212,13 @@ void facts_free(struct admin *a)
 /* ---- Using them --------------------------------------------------------------------------------
  */
 
+/* The kernel of a frozen process keeps its connections alive: a node that is connected but left two
+ * questions in a row unanswered is not up. One may be lost to a busy moment. */
 bool facts_node_up(const struct admin *a, uint16_t node)
 {
 	return node == a->cfg.identity->number ||
-	       (a->ops && a->ops->peer_connected(a->cluster, node));
+	       (a->ops && a->ops->peer_connected(a->cluster, node) &&
+		(node > NODES_MAX || a->facts[node].missed < 2));
 }
 
 int64_t facts_age_ms(const struct admin *a, uint16_t node)

@@ -46,7 +46,8 @@ struct areq {
 /* What a node last said about itself (GET /v1/local), kept with its age. */
 struct fact {
 	struct json *json;
-	uint64_t at_us; /* mono */
+	uint64_t at_us;	 /* mono */
+	unsigned missed; /* gatherings in a row that it did not answer, though connected */
 };
 
 struct facts_waiter {

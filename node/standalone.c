@@ -14,6 +14,8 @@
 #include "node/base/log.h"
 #include "node/node.h"
 
+#define STANDALONE_MIN (128u << 20)
+
 static int make_file(const char *dir, const char *name, uint64_t size, char err[512])
 {
 	char path[PATH_MAX];
@@ -39,6 +41,10 @@ int standalone_config(const struct standalone *a, struct config *out, char err[5
 	CLEANUP(free_ptr) char *text = NULL;
 	int rc;
 
+	if (a->size_bytes < STANDALONE_MIN || a->cache_bytes < STANDALONE_MIN) {
+		snprintf(err, 512, "--size and --cache must be at least %u MiB", STANDALONE_MIN >> 20);
+		return -EINVAL;
+	}
 	if ((mkdir(a->dir, 0700) < 0 && errno != EEXIST) || !realpath(a->dir, dir)) {
 		rc = -errno;
 		snprintf(err, 512, "%.400s: cannot be used as the directory: %s", a->dir,
