@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: exclusive open, superblocks, blocking I/O for set-up, recovery and the destager thread. The lock
- * is on the very file description that does the I/O: the kernel keeps it until the last in-flight write of
- * a dead predecessor has ended. A device that failed once stays failed: after a failed flush nobody knows
- * what it holds. */
+/* Devices: exclusive open, superblocks, blocking I/O for set-up, recovery and the destager thread.
+ * The lock is on the very file description that does the I/O: the kernel keeps it until the last
+ * in-flight write of a dead predecessor has ended. A device that failed once stays failed: after a
+ * failed flush nobody knows what it holds. */
 #include "store/device.h"
 
 #include <fcntl.h>
@@ -18,7 +18,8 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-/* BLKGETSIZE64. The headers that name it also define a BLOCK_SIZE of 1024, which must not get in here. */
+/* BLKGETSIZE64. The headers that name it also define a BLOCK_SIZE of 1024, which must not get in
+ * here. */
 #define IOCTL_DEVICE_BYTES _IOR(0x12, 114, size_t)
 _Static_assert(BLOCK_SIZE == 4096, "another header's BLOCK_SIZE");
 
@@ -164,7 +165,9 @@ static int open_fd(struct device *d, const struct stat *st, bool read_only)
 			return 0;
 		if (errno != EINVAL)
 			return -errno;
-		d->buffered = true; /* the file system refuses O_DIRECT */
+		d->buffered = true;
+		log_warn("device", "the file system refuses O_DIRECT: using buffered files",
+			 "path=%s", d->path);
 	}
 	d->fd = open(d->path, flags);
 	return d->fd < 0 ? -errno : 0;
@@ -244,7 +247,8 @@ static void set_failed(struct device *d, int rc, const char *what, uint64_t off)
 			  what, (unsigned long long)off, err_name(rc));
 }
 
-/* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer. */
+/* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer.
+ */
 static uint8_t *bounce_for(const struct device *d, const void *p, size_t n)
 {
 	return !d->buffered && (uintptr_t)p % BLOCK_SIZE ? xalloc_aligned(BLOCK_SIZE, n) : NULL;
