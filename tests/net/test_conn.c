@@ -98,6 +98,8 @@ static void end_send_one(void *arg)
 {
 	struct end *e = arg;
 
+	if (e->closed) /* the other end was faster */
+		return;
 	e->in_call = true;
 	conn_send(e->c, OP_CALL, 77, "hello", 5, NULL, 0);
 	e->in_call = false;
