@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random work against a model, with clean ends, crashes and changing shard counts. An agent on each
+/* Random work against a model, with clean ends, crashes and changing shard counts. A driver on each
  * shard keeps appends, commits, cuts and reads in flight on its objects; at a random moment the store is
  * closed, or devices and map are copied while all stands still and the copy is opened. Then must hold:
  *   - every record that was answered is there, in the history that the model knows;
@@ -37,11 +37,11 @@ struct model {
 	unsigned reads; /* no commit while a read is under way: the range queue's part */
 };
 
-struct agent;
+struct driver;
 struct append_slot {
 	struct wait wait;
 	struct store_append op;
-	struct agent *agent;
+	struct driver *driver;
 	struct model *m;
 	uint64_t seq;
 	bool busy, cut;
@@ -52,7 +52,7 @@ struct read_slot {
 	struct store_versions versions;
 	struct store_folds folds;
 	uint64_t fold;
-	struct agent *agent;
+	struct driver *driver;
 	struct model *m;
 	uint8_t *dest;
 	int kind;
@@ -60,7 +60,7 @@ struct read_slot {
 };
 
 struct world;
-struct agent {
+struct driver {
 	struct world *w;
 	unsigned shard;
 	struct post post;
@@ -77,7 +77,7 @@ struct agent {
 struct world {
 	struct rig rig;
 	struct model models[OBJECTS], snapshot[OBJECTS];
-	struct agent agents[4];
+	struct driver drivers[4];
 	struct rng rng;
 	unsigned crashes;
 };
@@ -178,7 +178,7 @@ static struct event *history_copy(const struct event *h, uint64_t n)
 
 /* ---- Agents ---- */
 
-static struct store_object *object_of(struct agent *a, const struct model *m)
+static struct store_object *object_of(struct driver *a, const struct model *m)
 {
 	struct store_object *o = store_object_find(a->w->rig.store, a->shard, m->id, m->gen);
 
@@ -205,10 +205,10 @@ static void on_append(struct wait *w, int rc)
 
 static void on_space(struct wait *w, int rc)
 {
-	container_of(w, struct agent, space)->waiting = false;
+	container_of(w, struct driver, space)->waiting = false;
 }
 
-static struct append_slot *free_append(struct agent *a)
+static struct append_slot *free_append(struct driver *a)
 {
 	for (unsigned i = 0; i < APPENDS; i++)
 		if (!a->appends[i].busy)
@@ -216,7 +216,7 @@ static struct append_slot *free_append(struct agent *a)
 	return NULL;
 }
 
-static void do_append(struct agent *a, struct model *m)
+static void do_append(struct driver *a, struct model *m)
 {
 	static _Thread_local uint8_t payload[64 * BLOCK_SIZE];
 	struct append_slot *s = free_append(a);
@@ -251,7 +251,7 @@ static void do_append(struct agent *a, struct model *m)
 	EXPECT_RC(rc, PENDING);
 	s->busy = true;
 	s->cut = false;
-	s->agent = a;
+	s->driver = a;
 	s->m = m;
 	s->wait.resume = on_append;
 	s->seq = r.version.seq;
@@ -260,7 +260,7 @@ static void do_append(struct agent *a, struct model *m)
 		(struct event){r.version, r.kind, r.block, r.blocks, seed, r.request};
 }
 
-static void do_commit(struct agent *a, struct model *m)
+static void do_commit(struct driver *a, struct model *m)
 {
 	/* A member that is being filled hears of commits before its own log is durable. */
 	uint64_t upto = rng_chance(&a->rng, 0.2) ? m->last : m->acked;
@@ -272,7 +272,7 @@ static void do_commit(struct agent *a, struct model *m)
 	EXPECT_EQ(store_commit_version(object_of(a, m)).seq, m->committed);
 }
 
-static void do_cut(struct agent *a, struct model *m)
+static void do_cut(struct driver *a, struct model *m)
 {
 	struct append_slot *s = free_append(a);
 	uint64_t to = rng_between(&a->rng, m->committed, m->last);
@@ -305,7 +305,7 @@ static void do_cut(struct agent *a, struct model *m)
 	EXPECT(version_eq(store_last(object_of(a, m)), v));
 	m->cutting = true;
 	s->busy = s->cut = true;
-	s->agent = a;
+	s->driver = a;
 	s->m = m;
 }
 
@@ -352,7 +352,7 @@ static void on_read(struct wait *w, int rc)
 	/* A fold may be unknown and then unequal to all; it is checked when nothing moves. */
 }
 
-static void do_read(struct agent *a, struct model *m)
+static void do_read(struct driver *a, struct model *m)
 {
 	struct store_object *o = object_of(a, m);
 	struct read_slot *s = NULL;
@@ -366,7 +366,7 @@ static void do_read(struct agent *a, struct model *m)
 	if (!s->dest)
 		s->dest = xalloc_aligned(BLOCK_SIZE, 200 * BLOCK_SIZE);
 	s->busy = true;
-	s->agent = a;
+	s->driver = a;
 	s->m = m;
 	s->wait.resume = on_read;
 	s->kind = rng_chance(&a->rng, 0.8) ? 0 : (int)rng_between(&a->rng, 1, 2);
@@ -390,7 +390,7 @@ static void do_read(struct agent *a, struct model *m)
 		on_read(&s->wait, rc);
 }
 
-static bool agent_quiet(const struct agent *a)
+static bool agent_quiet(const struct driver *a)
 {
 	for (unsigned i = 0; i < APPENDS; i++)
 		if (a->appends[i].busy)
@@ -403,7 +403,7 @@ static bool agent_quiet(const struct agent *a)
 
 static void agent_step(struct post *p)
 {
-	struct agent *a = container_of(p, struct agent, post);
+	struct driver *a = container_of(p, struct driver, post);
 	struct world *w = a->w;
 
 	if (a->stopping) {
@@ -436,9 +436,9 @@ static void agent_step(struct post *p)
 static void agents_start(struct world *w)
 {
 	for (unsigned i = 0; i < w->rig.shards; i++) {
-		struct agent *a = &w->agents[i];
+		struct driver *a = &w->drivers[i];
 
-		*a = (struct agent){.w = w, .shard = i};
+		*a = (struct driver){.w = w, .shard = i};
 		rng_seed(&a->rng, rng_next(&w->rng));
 		a->post.fn = agent_step;
 		a->space.resume = on_space;
@@ -448,7 +448,7 @@ static void agents_start(struct world *w)
 
 static int stop_agent(void *arg, struct wait *wait)
 {
-	((struct agent *)arg)->stopping = true;
+	((struct driver *)arg)->stopping = true;
 	return 0;
 }
 
@@ -458,15 +458,15 @@ static void agents_stop(struct world *w)
 
 	sem_init(&sem, 0, 0);
 	for (unsigned i = 0; i < w->rig.shards; i++) {
-		w->agents[i].stopped = &sem;
-		rig_call(&w->rig, i, stop_agent, &w->agents[i]);
+		w->drivers[i].stopped = &sem;
+		rig_call(&w->rig, i, stop_agent, &w->drivers[i]);
 	}
 	for (unsigned i = 0; i < w->rig.shards; i++)
 		while (sem_wait(&sem))
 			;
 	for (unsigned i = 0; i < w->rig.shards; i++)
 		for (unsigned k = 0; k < READS; k++)
-			free(w->agents[i].reads[k].dest);
+			free(w->drivers[i].reads[k].dest);
 	sem_destroy(&sem);
 }
 
@@ -677,7 +677,7 @@ static void run(uint64_t seed, unsigned rounds, bool cache)
 
 		fake_tier_set_paused(rng_chance(&w.rng, 0.2));
 		agents_start(&w);
-		while (__atomic_load_n(&w.agents[0].steps, __ATOMIC_RELAXED) < steps)
+		while (__atomic_load_n(&w.drivers[0].steps, __ATOMIC_RELAXED) < steps)
 			rig_known(&w.rig, w.models[0].id);
 		if (rng_chance(&w.rng, 0.3)) {
 			fake_tier_set_paused(false);
