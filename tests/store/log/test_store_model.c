@@ -176,7 +176,7 @@ static struct event *history_copy(const struct event *h, uint64_t n)
 	return c;
 }
 
-/* ---- Agents ---- */
+/* ---- Drivers ---- */
 
 static struct store_object *object_of(struct driver *a, const struct model *m)
 {
@@ -390,7 +390,7 @@ static void do_read(struct driver *a, struct model *m)
 		on_read(&s->wait, rc);
 }
 
-static bool agent_quiet(const struct driver *a)
+static bool driver_quiet(const struct driver *a)
 {
 	for (unsigned i = 0; i < APPENDS; i++)
 		if (a->appends[i].busy)
@@ -401,13 +401,13 @@ static bool agent_quiet(const struct driver *a)
 	return !a->waiting;
 }
 
-static void agent_step(struct post *p)
+static void driver_step(struct post *p)
 {
 	struct driver *a = container_of(p, struct driver, post);
 	struct world *w = a->w;
 
 	if (a->stopping) {
-		if (agent_quiet(a)) {
+		if (driver_quiet(a)) {
 			sem_post(a->stopped);
 			return;
 		}
@@ -433,14 +433,14 @@ static void agent_step(struct post *p)
 	loop_post(w->rig.loops[a->shard], &a->post);
 }
 
-static void agents_start(struct world *w)
+static void drivers_start(struct world *w)
 {
 	for (unsigned i = 0; i < w->rig.shards; i++) {
 		struct driver *a = &w->drivers[i];
 
 		*a = (struct driver){.w = w, .shard = i};
 		rng_seed(&a->rng, rng_next(&w->rng));
-		a->post.fn = agent_step;
+		a->post.fn = driver_step;
 		a->space.resume = on_space;
 		loop_post(w->rig.loops[i], &a->post);
 	}
@@ -452,7 +452,7 @@ static int stop_agent(void *arg, struct wait *wait)
 	return 0;
 }
 
-static void agents_stop(struct world *w)
+static void drivers_stop(struct world *w)
 {
 	sem_t sem;
 
@@ -632,13 +632,13 @@ static void restart(struct world *w)
 
 	snprintf(name, sizeof(name), "crash%u", w->crashes % 2); /* never onto itself */
 	if (!fake_tier_is_fake() || rng_chance(&w->rng, 0.3)) {
-		agents_stop(w);
+		drivers_stop(w);
 		rig_close(&w->rig);
 	} else {
 		w->crashes++;
 		rig_crash_copy(&w->rig, &next, name, take_snapshot, w);
 		fake_tier_set_paused(false);
-		agents_stop(w);
+		drivers_stop(w);
 		rig_close(&w->rig);
 		w->rig = next;
 		for (unsigned i = 0; i < w->rig.count; i++)
@@ -676,7 +676,7 @@ static void run(uint64_t seed, unsigned rounds, bool cache)
 		uint64_t steps = rng_between(&w.rng, 20, 1200);
 
 		fake_tier_set_paused(rng_chance(&w.rng, 0.2));
-		agents_start(&w);
+		drivers_start(&w);
 		while (__atomic_load_n(&w.drivers[0].steps, __ATOMIC_RELAXED) < steps)
 			rig_known(&w.rig, w.models[0].id);
 		if (rng_chance(&w.rng, 0.3)) {
