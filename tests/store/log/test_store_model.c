@@ -446,7 +446,7 @@ static void drivers_start(struct world *w)
 	}
 }
 
-static int stop_agent(void *arg, struct wait *wait)
+static int stop_driver(void *arg, struct wait *wait)
 {
 	((struct driver *)arg)->stopping = true;
 	return 0;
@@ -459,7 +459,7 @@ static void drivers_stop(struct world *w)
 	sem_init(&sem, 0, 0);
 	for (unsigned i = 0; i < w->rig.shards; i++) {
 		w->drivers[i].stopped = &sem;
-		rig_call(&w->rig, i, stop_agent, &w->drivers[i]);
+		rig_call(&w->rig, i, stop_driver, &w->drivers[i]);
 	}
 	for (unsigned i = 0; i < w->rig.shards; i++)
 		while (sem_wait(&sem))
