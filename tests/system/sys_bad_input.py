@@ -74,7 +74,7 @@ def volumes():
     refused("four copies", 1, ["copies", "1 to 3"], "volume", "create", "x", "--size", "1G", "--copies", "4")
     refused("too few nodes", 1, ["2 copies", "there are 1", "add nodes"], "volume", "create", "x", "--size", "1G",
             "--copies", "2", where=other)
-    refused("duplicate name", 4, ["\"precious\""], "volume", "create", "precious", "--size", "64M")
+    refused("duplicate name", 4, ["precious", "exists"], "volume", "create", "precious", "--size", "64M")
     refused("impossible name", 1, ["a/b", "letter or digit"], "volume", "create", "a/b", "--size", "1G")
     refused("shrink", 1, ["precious", "cannot shrink"], "volume", "resize", "precious", "1M")
     refused("unknown option", 2, ["--sizes", "--help"], "volume", "create", "x", "--sizes", "1G")
