@@ -161,6 +161,8 @@ def groups(a, b):
         f.truncate(2 << 30)
     a.expect(5, "diskgroup", "add", "--capacity", a.path("foreign"), says="--wipe")
     wait_for("both groups active", lambda: [g["state"] for g in a.json("diskgroup", "list")["diskgroups"]] == ["active"] * 2)
+    # What another node says of itself may be half a second old.
+    wait_for("facts of n2's group", lambda: b.path("disk") in str(a.json("diskgroup", "show", "2")))
     a.expect(0, "diskgroup", "show", "2", says=b.path("disk"))
     a.expect(3, "diskgroup", "show", "7", says="no disk group")
 
