@@ -92,5 +92,14 @@ void ops_run(struct replicator *r);
 void ops_destroy(struct replicator *r);
 void ops_end(struct primary *p); /* the tenure's end: RETRY for all */
 void op_committed(struct io_op *op);
-void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
 const char *op_stage_name(enum op_stage s);
+void op_start(struct replicator *r, struct io_exec *io, bool mend); /* takes a free operation */
+void op_ready(struct io_op *op, int rc); /* it runs at the end of this turn */
+int op_park(struct io_op *op, const char *what); /* PENDING: until what many wait for has changed */
+int op_answer_with(struct io_op *op, uint8_t status); /* 0: its next stage is the reply */
+
+/* replica_repair.c */
+int op_repair(struct io_op *op, int rc); /* the stage after the lookup */
+bool repair_stalled(struct io_op *op);	 /* it waits for another replica, maybe too long */
+void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
+void mend_start(struct io_op *op); /* after a read that needed another replica */

@@ -7,7 +7,8 @@
  *   replica_primary.c   a tenure: takeover, joins, want, commit (C1 C2 T1 T2 W2 W4 W5)
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
  *   replica_catchup.c   the source of a catch-up, and the target's answers (Y2–Y6)
- *   replica_io.c        client operations (W1 Q1–Q3 A1 A2)
+ *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
+ *   replica_repair.c    what this replica cannot produce (Q3, L6)
  *
  * Work that one event makes possible is not done inside the event: operations go to r->ready, and
  * the end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Client operations at the primary: admission (W1), the range queue (Q1), reads under leases (Q2),
- * repair from another replica (Q3), late duplicates (A1), fencing of clients (A2). One operation is
- * one struct io_op, and op_run reads downwards; `waits_for` says what a stage waits for. */
+ * late duplicates (A1), fencing of clients (A2). One operation is one struct io_op, and op_run reads
+ * downwards; `waits_for` says what a stage waits for. Repair (Q3) is in replica_repair.c. */
 #include <stdlib.h>
 
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US  500000u
-#define REPAIR_WAIT_US 2000000u
 
-static void op_ready(struct io_op *op, int rc)
+void op_ready(struct io_op *op, int rc)
 {
 	op->rc = rc;
 	list_del(&op->ready);
@@ -32,7 +31,7 @@ static void op_granted(struct range_entry *e)
 
 /* Waits for something that many wait for: leases, credits, log space, memory. Tried again when any
  * of it changed, and at each tick. */
-static int op_park(struct io_op *op, const char *what)
+int op_park(struct io_op *op, const char *what)
 {
 	op->waits_for = what;
 	if (!op->gate_us)
@@ -87,7 +86,7 @@ static void op_free(struct io_op *op)
 	next_waiting(r);
 }
 
-static int op_finish(struct io_op *op, uint8_t status)
+int op_answer_with(struct io_op *op, uint8_t status)
 {
 	op->status = status;
 	op->stage = OP_REPLY;
@@ -203,9 +202,9 @@ static int op_admit(struct io_op *op)
 	op_shape(op);
 	op->status = admission_status(op);
 	if (op->status != IO_OK)
-		return op_finish(op, op->status);
+		return op_answer_with(op, op->status);
 	if (!op->blocks)
-		return op_finish(op, IO_OK);
+		return op_answer_with(op, IO_OK);
 	p = op->object->primary;
 	op->primary = p;
 	p->refs++;
@@ -225,7 +224,7 @@ static int op_admit(struct io_op *op)
 	return range_enter(&p->range, &op->range) ? 0 : PENDING;
 }
 
-/* ---- Lookup, repair, merge ----------------------------------------------------------------------
+/* ---- Lookup, merge --------------------------------------------------------------------------------
  */
 
 static int op_lookup(struct io_op *op)
@@ -253,131 +252,6 @@ static int op_lookup(struct io_op *op)
 	return rc;
 }
 
-/* The next run of blocks that this replica cannot produce; 0: none. */
-static uint32_t next_bad(struct io_op *op, uint32_t *first)
-{
-	uint32_t n = 0, i = 0;
-
-	while (i < op->blocks && !(op->read.bad[i / 64] >> (i % 64) & 1))
-		i++;
-	*first = i;
-	while (i + n < op->blocks && n < (op->repair_single ? 1 : MSG_REPAIR_BLOCKS_MAX) &&
-	       op->read.bad[(i + n) / 64] >> ((i + n) % 64) & 1)
-		n++;
-	return n;
-}
-
-/* Q3: asks a member of want for the bad blocks; one that has not joined may yet have them. */
-static int repair_ask(struct io_op *op, uint32_t first, uint32_t n)
-{
-	struct primary *p = op->primary;
-	uint8_t body[64];
-	struct writer w = writer_init(body, sizeof(body));
-	bool absent = false;
-
-	for (unsigned i = 0; i < p->member_count; i++) {
-		struct member *m = &p->member[i];
-		struct msg_repair_read q = {.key = {op->object->id, p->tenure, m->join},
-					    .ticket = op->r->tickets + 1,
-					    .block = op->block + first,
-					    .blocks = n,
-					    .commit = p->commit};
-
-		if ((!m->want && rule(RULE_REPAIR)) || op->repair_refused >> (m->node % 64) & 1)
-			continue;
-		if (m->state != MEMBER_JOINED) {
-			absent = true;
-			continue;
-		}
-		op->ticket = ++op->r->tickets;
-		op->repair_node = m->node;
-		op->repair_block = first;
-		op->repair_blocks = n;
-		op->repair_us = loop_mono_us(op->r->loop);
-		msg_repair_read_encode(&q, &w);
-		session_send(m->session, OP_REPAIR_READ, &w, NULL);
-		/* parked, so that the tick notices an answer that never comes */
-		return op_park(op, "the block from another replica");
-	}
-	if (absent) /* it joins, or is dropped (S1) */
-		return op_park(op, "another replica to join, for a repair");
-	return -ERR_DAMAGED;
-}
-
-static int op_repair(struct io_op *op, int rc)
-{
-	uint32_t first, n;
-
-	if (op->kind == IO_STATUS) {
-		op->stage = OP_LEASE;
-		return rc == -ERR_DAMAGED || rc == -ERR_CORRUPT ? 0 : rc;
-	}
-	if (rc && rc != -ERR_DAMAGED && rc != -ERR_CORRUPT)
-		return rc;
-	n = next_bad(op, &first);
-	if (!n && rc)
-		return -ERR_DAMAGED;
-	if (!n) {
-		op->stage = op->merge ? OP_MERGE : OP_LEASE;
-		return 0;
-	}
-	if (rc)
-		op->r->stats.corrupt++;
-	if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > REPAIR_WAIT_US)
-		return op_finish(op, IO_RETRY);
-	rc = repair_ask(op, first, n);
-	if (rc != -ERR_DAMAGED || n == 1)
-		return rc;
-	op->repair_single = true; /* each may lack another one of them */
-	op->repair_refused = 0;
-	return repair_ask(op, first, 1);
-}
-
-static void repair_refused(struct io_op *op)
-{
-	op->repair_refused |= 1ull << (op->repair_node % 64);
-	op_ready(op, 0);
-}
-
-void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload)
-{
-	struct object *o = object_find(s->r, m->key.object);
-	struct io_op *op;
-
-	if (!o || !o->primary || o->primary->tenure != m->key.tenure)
-		return;
-	list_for_each(op, &o->primary->ops, link)
-	{
-		if (op->stage != OP_REPAIR || op->ticket != m->ticket || !op->ticket ||
-		    op->in_flight)
-			continue;
-		op->ticket = 0;
-		if (!m->found || m->fp_count != op->repair_blocks) {
-			repair_refused(op);
-			return;
-		}
-		for (uint32_t i = 0; i < m->fp_count; i++) {
-			uint32_t b = op->repair_block + i;
-
-			if (!fp128_equal(hash_block(payload.data + i * BLOCK_SIZE), m->fps[i])) {
-				session_fail(s, -ERR_CORRUPT);
-				repair_refused(op);
-				return;
-			}
-			memcpy(op->data.data + b * BLOCK_SIZE, payload.data + i * BLOCK_SIZE,
-			       BLOCK_SIZE);
-			op->read.fps[b] = m->fps[i];
-			op->read.bad[b / 64] &= ~(1ull << (b % 64));
-		}
-		op->repaired = true;
-		op->repair_refused = 0; /* of the next run it may have what it lacked of this */
-		op->gate_us = 0;
-		s->r->stats.repairs++;
-		op_ready(op, 0);
-		return;
-	}
-}
-
 /* A sub-block write: the old blocks are in op->data, the new bytes go over them. */
 static int op_merge(struct io_op *op)
 {
@@ -385,7 +259,7 @@ static int op_merge(struct io_op *op)
 	struct fp128 *fps;
 
 	if (op->mend && !op->repaired)
-		return op_finish(op, IO_OK); /* somebody was faster */
+		return op_answer_with(op, IO_OK); /* somebody was faster */
 	if (!op->fp_buf)
 		op->fp_buf = buf_get(op->r->pool, op->blocks * sizeof(struct fp128));
 	if (!op->fp_buf)
@@ -403,49 +277,6 @@ static int op_merge(struct io_op *op)
 	 * before it, or its old bytes would go over them. */
 	op->stage = OP_GATE;
 	return 0;
-}
-
-/* ---- Mending ---- */
-
-/* What a read had to take from another replica is rewritten here: a merge of nothing over the same
- * blocks, which reads them again, repairs them again, and logs them as a write of ours to all replicas.
- * A write gives the blocks a new version, so no copy with the old one can come back over them. */
-struct mend {
-	struct replicator *r;
-	struct io_exec exec;
-	struct io_reply reply;
-	struct wait wait;
-	struct io_request request;
-};
-
-static void mend_done(struct wait *w, int rc)
-{
-	struct mend *m = container_of(w, struct mend, wait);
-
-	m->r->stats.mending--;
-	free(m); /* a failure is met again by the next read */
-}
-
-static void op_start(struct replicator *r, struct io_exec *io, bool mend);
-
-static void mend_start(struct io_op *op)
-{
-	struct replicator *r = op->r;
-	struct mend *m;
-
-	if (r->stopping || r->ops.used >= r->ops.capacity || !list_empty(&r->op_waiting))
-		return;
-	m = xcalloc(1, sizeof(*m));
-	m->r = r;
-	r->stats.mending++;
-	m->request.kind = IO_WRITE;
-	m->request.epoch = UINT32_MAX;
-	m->request.object = op->object->id;
-	m->request.offset = op->block * BLOCK_SIZE;
-	m->request.length = op->blocks * BLOCK_SIZE;
-	m->wait.resume = mend_done;
-	m->exec = (struct io_exec){.wait = &m->wait, .request = &m->request, .reply = &m->reply};
-	op_start(r, &m->exec, true);
 }
 
 /* ---- The gate: everything that must hold before a write is logged (W1)
@@ -477,7 +308,7 @@ static int take_credit(struct io_op *op, uint64_t need)
 			empty = true;
 	}
 	if (full)
-		return op_finish(op, IO_NO_SPACE);
+		return op_answer_with(op, IO_NO_SPACE);
 	if (empty)
 		return op_park(op, "space credit of a member");
 	if (g->window < need)
@@ -485,7 +316,7 @@ static int take_credit(struct io_op *op, uint64_t need)
 	if (g->window < need)
 		g->window += store_grant(g->store, need - g->window);
 	if (g->window < need)
-		return op_finish(op, IO_NO_SPACE);
+		return op_answer_with(op, IO_NO_SPACE);
 	return 0;
 }
 
@@ -600,14 +431,14 @@ static int op_gate(struct io_op *op)
 	const char *what = NULL;
 
 	if (status != IO_OK)
-		return op_finish(op, status);
+		return op_answer_with(op, status);
 	if (p->state != PRIMARY_SERVE)
-		return op_finish(op, IO_RETRY);
+		return op_answer_with(op, IO_RETRY);
 	switch (rule(RULE_RETRY) && !op->mend ? store_retry_lookup(op->object->store, q->attachment,
 						      q->attach_epoch, q->request, &v)
 				 : RETRY_NEW) {
 	case RETRY_BELOW:
-		return op_finish(op, IO_DUPLICATE);
+		return op_answer_with(op, IO_DUPLICATE);
 	case RETRY_KNOWN: /* it is that write; only the answer is missing */
 		op->wanted = v;
 		op->stage = OP_COMMIT;
@@ -617,7 +448,7 @@ static int op_gate(struct io_op *op)
 	}
 	if (!primary_leased(p, &what)) {
 		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
-			return op_finish(op, IO_RETRY);
+			return op_answer_with(op, IO_RETRY);
 		return op_park(op, what);
 	}
 	if (send_bound(p))
@@ -647,10 +478,10 @@ static int op_lease(struct io_op *op)
 
 	if (rule(RULE_READ_LEASE) && !primary_leased(op->primary, &what)) {
 		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
-			return op_finish(op, IO_RETRY);
+			return op_answer_with(op, IO_RETRY);
 		return op_park(op, what);
 	}
-	return op_finish(op, IO_OK);
+	return op_answer_with(op, IO_OK);
 }
 
 static void fill_read_reply(struct io_op *op)
@@ -724,7 +555,7 @@ static void op_reply(struct io_op *op)
 static int op_error(struct io_op *op, int rc)
 {
 	if (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT)
-		return op_finish(op, IO_MEDIUM_ERROR);
+		return op_answer_with(op, IO_MEDIUM_ERROR);
 	/* W5: what was logged, or may have been, is never answered with an error. */
 	object_fail(op->object, rc);
 	return PENDING; /* the tenure has ended, and with it this operation */
@@ -766,7 +597,7 @@ static void op_run(struct io_op *op, int rc)
 			break;
 		case OP_COMMIT:
 			if (op->wanted.seq <= op->primary->commit.seq) {
-				rc = op_finish(op, IO_OK);
+				rc = op_answer_with(op, IO_OK);
 			} else if (list_empty(&op->out.link)) { /* a duplicate waits for its first
 								   copy */
 				rc = op_park(op, "the commit of its first copy");
@@ -783,18 +614,6 @@ static void op_run(struct io_op *op, int rc)
 			return;
 		}
 	}
-}
-
-/* A repair that is not answered: the session is gone, or soon will be; look again. */
-static bool repair_stalled(struct io_op *op)
-{
-	if (op->stage != OP_REPAIR || !op->ticket)
-		return false;
-	if (loop_mono_us(op->r->loop) - op->repair_us > ms(op->r->times->ack_ms)) {
-		op->ticket = 0;
-		op_ready(op, 0);
-	}
-	return true;
 }
 
 void ops_run(struct replicator *r)
@@ -825,7 +644,7 @@ void ops_run(struct replicator *r)
 /* ---- Entry --------------------------------------------------------------------------------------
  */
 
-static void op_start(struct replicator *r, struct io_exec *io, bool mend)
+void op_start(struct replicator *r, struct io_exec *io, bool mend)
 {
 	struct io_op *op = pool_get(&r->ops);
 
