@@ -245,6 +245,8 @@ void client_map_changed(struct client *c, enum map_record kind, uint64_t id)
 				renew_schedule(c);
 		}
 		break;
+	case MAP_REC_LIMITS:
+		break;
 	}
 }
 

@@ -32,6 +32,7 @@ static const char *const kind_name[] = {
 	[CMD_OBJECT] = "object",
 	[CMD_SETTING] = "setting",
 	[CMD_EVENT] = "event",
+	[CMD_JOB] = "job",
 	[CMD_RENEW] = "renew",
 	[CMD_FENCE] = "fence",
 };
@@ -74,6 +75,28 @@ static void write_fence(const struct command *c, struct writer *w)
 	write_u32(w, c->fence.newest);
 	write_u8(w, c->fence.expired_only);
 	write_str(w, c->fence.holder);
+}
+
+static void write_job(const struct job_change *j, struct writer *w)
+{
+	write_u8(w, j->op);
+	write_u8(w, j->kind);
+	write_u16(w, j->node);
+	write_u16(w, j->group);
+	write_u32(w, j->id);
+	write_u32(w, j->total);
+	write_str(w, j->note);
+}
+
+static void read_job(struct reader *r, struct job_change *j)
+{
+	j->op = read_u8(r);
+	j->kind = read_u8(r);
+	j->node = read_u16(r);
+	j->group = read_u16(r);
+	j->id = read_u32(r);
+	j->total = read_u32(r);
+	read_str(r, j->note, sizeof(j->note));
 }
 
 static void write_volume(const struct command *c, struct writer *w)
@@ -199,7 +222,8 @@ void command_encode(const struct command *c, struct writer *w)
 		write_fence(c, w);
 		break;
 	case CMD_JOB:
-		CHECK(!"a reserved command kind");
+		write_job(&c->job, w);
+		break;
 	}
 	while ((w->len - start) % 8 && !w->bad)
 		write_u8(w, 0);
@@ -378,7 +402,7 @@ static void read_fields(struct reader *r, struct command *c, void **arena)
 		read_fence(r, c);
 		break;
 	case CMD_JOB:
-		r->bad = true;
+		read_job(r, &c->job);
 		break;
 	}
 }

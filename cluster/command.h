@@ -26,7 +26,7 @@ enum command_kind {
 	CMD_OBJECT = 16,       /* many struct object_change; one result each */
 	CMD_SETTING = 17,
 	CMD_EVENT = 18,
-	CMD_JOB = 19, /* reserved: refused as unknown */
+	CMD_JOB = 19, /* long work of the cluster: started, paused, resumed, cancelled, finished */
 	CMD_RENEW = 20, /* a gateway's attachments go on; one answer each */
 	CMD_FENCE = 21, /* an operator takes a volume's attachments away */
 };
@@ -49,7 +49,28 @@ struct object_change {
 #define ATTACH_TTL_MIN_MS 1000u
 #define ATTACH_TTL_MAX_MS 3600000u
 #define ATTACH_TTL_KEY	  "attach_ttl_ms" /* the cluster setting that replaces ATTACH_TTL_MS */
+/* Settings of rebuild and its governor; their ranges are in state_setting.c. */
+#define REBUILD_DELAY_KEY  "rebuild_delay_s"
+#define REBUILD_FLOOR_KEY  "rebuild_floor_mib_s"
+#define REBUILD_LIMIT_KEY  "rebuild_limit_mib_s"
+#define REBALANCE_AUTO_KEY "rebalance_auto"
 #define RENEW_MAX	  512u
+
+/* Work that takes long. What is to be done follows from the map at any time; a job says that somebody
+ * wants it, or wants it to wait. One live job per kind and target. */
+enum job_kind {
+	JOB_REBUILD = 1,   /* copies for those of a node that stays away, or of a group that failed */
+	JOB_EVACUATE = 2,  /* nothing stays on a node or a group, and nothing new comes there */
+	JOB_REBALANCE = 3, /* replicas follow capacity */
+};
+enum job_op { JOB_START = 1, JOB_PAUSE = 2, JOB_RESUME = 3, JOB_CANCEL = 4, JOB_FINISH = 5 };
+struct job_change {
+	uint8_t op, kind;     /* kind: start */
+	uint16_t node, group; /* start: the target, one of them; none: the cluster */
+	uint32_t id;	      /* of the job; start: 0 */
+	uint32_t total;	      /* start: replicas to move, of a rebalance; others are counted by apply */
+	char note[96];	      /* finish: how it ended, in words; start: why */
+};
 
 enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
 
@@ -95,6 +116,7 @@ struct command {
 		/* Those up to number `newest` only: a repetition must not hit one given out meanwhile. */
 		struct { uint32_t volume, newest; bool expired_only; char holder[128]; /* "": all */ } fence;
 		struct { unsigned count; struct object_change *change; } object;
+		struct job_change job;
 		struct { char key[64], value[256]; } setting;
 		struct { char code[32], text[256]; uint8_t severity; } event;
 	};
@@ -120,7 +142,7 @@ enum object_refusal {
 	OBJ_NOT_MEMBER = 4, /* the replica, or who proposes has no say */
 	OBJ_INCARNATION = 5,
 	OBJ_NOT_IN = 6,
-	OBJ_IS_IN = 7,
+	OBJ_IS_IN = 7, /* remove: and I has no more than the policy's copies */
 	OBJ_EPOCH_LIMIT = 8,
 	OBJ_NEEDED = 9, /* remove: may hold data that the policy still wants; or the primary's */
 	OBJ_FULL = 10,	/* place: the object has MEMBERS_MAX members */

@@ -76,6 +76,7 @@ struct map_member {
 	uint32_t group_incarnation;
 	uint32_t gen; /* epoch at which it was placed */
 	bool in;
+	bool filled; /* was `in` once: may hold acknowledged writes that no member of I has */
 };
 
 struct map_object {
@@ -102,11 +103,19 @@ struct map_attachment {
 	uint64_t changed;
 };
 
+/* What a node may copy for rebuilds and returns, in MiB/s: at least, however busy clients are, and at
+ * most (0: no limit). From the cluster's settings. */
+struct map_limits {
+	uint32_t floor_mib, limit_mib;
+	uint64_t changed;
+};
+
 struct map {
 	uint64_t version; /* Raft index of the last change */
 	struct uuid cluster;
 	uint32_t next_volume, next_attachment;
 	uint16_t next_node, next_group;
+	struct map_limits limits;
 	struct hmap nodes, groups, volumes, attachments;
 };
 
@@ -162,16 +171,19 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *   VOLUME      u32 id, uuid, str name, u64 size, u64 object size, u32 stripe count, u32 objects,
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
- *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen)
+ *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen),
+ *               u8 mask of `filled` members
  *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder; then u32 ttl ms
  *   *_GONE      u32 id
+ *   LIMITS      u32 floor MiB/s, u32 limit MiB/s
  *
  * Applying is idempotent: what is not newer than the map is ignored. A malformed delta changes nothing
  * (-ERR_PROTOCOL); one that starts after the map's version is -ERR_STALE and one of another cluster
  * -ERR_FOREIGN: subscribe again, from 0. changed() is called for each record taken, with the new state
  * in place; a full delta also tells what is gone. An object's epoch never goes back. */
 enum map_record { MAP_REC_NODE = 1, MAP_REC_GROUP = 2, MAP_REC_VOLUME = 3, MAP_REC_OBJECT = 4,
-		  MAP_REC_ATTACHMENT = 5, MAP_REC_VOLUME_GONE = 6, MAP_REC_ATTACHMENT_GONE = 7 };
+		  MAP_REC_ATTACHMENT = 5, MAP_REC_VOLUME_GONE = 6, MAP_REC_ATTACHMENT_GONE = 7,
+		  MAP_REC_LIMITS = 8 };
 /* gone: (uint64_t)MAP_REC_VOLUME_GONE or _ATTACHMENT_GONE << 32 | id. */
 void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone, unsigned gone_count,
 		      struct writer *w);

@@ -113,10 +113,12 @@ void map_volume_read(struct reader *r, struct map_volume *v, bool strict)
 
 void map_object_write(struct writer *w, const struct map_object *o)
 {
-	uint8_t in = 0;
+	uint8_t in = 0, filled = 0;
 
-	for (unsigned i = 0; i < o->member_count; i++)
+	for (unsigned i = 0; i < o->member_count; i++) {
 		in |= (uint8_t)(o->member[i].in << i);
+		filled |= (uint8_t)(o->member[i].filled << i);
+	}
 	write_u32(w, o->epoch);
 	write_u32(w, o->tenure);
 	write_u32(w, o->primary_incarnation);
@@ -127,11 +129,12 @@ void map_object_write(struct writer *w, const struct map_object *o)
 		write_u32(w, o->member[i].group_incarnation);
 		write_u32(w, o->member[i].gen);
 	}
+	write_u8(w, filled);
 }
 
 void map_object_read(struct reader *r, struct map_object *o)
 {
-	uint8_t counts, in;
+	uint8_t counts, in, filled;
 
 	o->epoch = read_u32(r);
 	o->tenure = read_u32(r);
@@ -150,6 +153,9 @@ void map_object_read(struct reader *r, struct map_object *o)
 		o->member[i].gen = read_u32(r);
 		o->member[i].in = in >> i & 1;
 	}
+	filled = read_u8(r);
+	for (unsigned i = 0; i < o->member_count; i++)
+		o->member[i].filled = filled >> i & 1;
 }
 
 void map_attachment_write(struct writer *w, const struct map_attachment *a)
@@ -264,6 +270,12 @@ void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone, 
 		write_u32(w, attachment[i]->ttl_ms);
 		record_end(w, at);
 	}
+	if (!from || m->limits.changed > from) {
+		at = record_begin(w, MAP_REC_LIMITS);
+		write_u32(w, m->limits.floor_mib);
+		write_u32(w, m->limits.limit_mib);
+		record_end(w, at);
+	}
 	free(node);
 	free(group);
 	free(volume);
@@ -281,6 +293,7 @@ struct record {
 	struct map_volume volume;
 	struct map_object obj;
 	struct map_attachment attachment;
+	struct map_limits limits;
 };
 
 /* Fields after those known here are a later version's: not read. */
@@ -318,6 +331,10 @@ static bool record_read(struct reader *r, struct record *rec)
 	case MAP_REC_VOLUME_GONE:
 	case MAP_REC_ATTACHMENT_GONE:
 		rec->gone = read_u32(&f);
+		break;
+	case MAP_REC_LIMITS:
+		rec->limits.floor_mib = read_u32(&f);
+		rec->limits.limit_mib = read_u32(&f);
 		break;
 	}
 	return !f.bad;
@@ -422,6 +439,11 @@ static void take(struct taker *t, struct record *rec)
 		break;
 	case MAP_REC_ATTACHMENT_GONE:
 		attachment_gone(t, rec->gone);
+		break;
+	case MAP_REC_LIMITS:
+		t->m->limits = rec->limits;
+		t->m->limits.changed = t->to;
+		tell(t, MAP_REC_LIMITS, 0);
 		break;
 	}
 }

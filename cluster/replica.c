@@ -444,6 +444,8 @@ void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t
 		r->gate_open = true; /* what waits at the gate may be fenced now */
 		replica_arm(r);
 		break;
+	case MAP_REC_LIMITS:
+		break;
 	}
 }
 

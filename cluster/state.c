@@ -14,6 +14,8 @@ struct state *state_create(void)
 	struct state *s = xcalloc(1, sizeof(*s));
 
 	map_init(&s->map);
+	s->next_job = 1;
+	state_limits_update(s);
 	return s;
 }
 
@@ -98,6 +100,12 @@ void state_object_changed(struct state *s, struct map_object *o)
 	o->changed = s->index;
 	map_volume(&s->map, object_volume(o->id))->objects_changed = s->index;
 	tell(s, MAP_REC_OBJECT, o->id);
+}
+
+void state_limits_changed(struct state *s)
+{
+	s->map.limits.changed = s->index;
+	tell(s, MAP_REC_LIMITS, 0);
 }
 
 void state_attachment_changed(struct state *s, struct map_attachment *a)
@@ -242,12 +250,13 @@ const char *state_setting(const struct state *s, const char *key)
 /* What this version knows of a setting it reads; others are kept for those that know them. */
 static int setting_check(const char *key, const char *value, struct command_result *out)
 {
-	uint32_t ms;
+	const struct setting_rule *r = setting_rule(key);
+	uint32_t number;
 
-	if (!value[0] || strcmp(key, ATTACH_TTL_KEY) || !state_ttl_parse(value, &ms))
+	if (!value[0] || !r || !setting_parse(r, value, &number))
 		return 0;
 	return state_refuse(out, -ERR_INVALID, "setting %s: \"%.40s\" is not a number from %u to %u", key,
-			    value, ATTACH_TTL_MIN_MS, ATTACH_TTL_MAX_MS);
+			    value, r->min, r->max);
 }
 
 static int setting_set(struct state *s, const struct command *c, struct command_result *out)
@@ -284,6 +293,8 @@ static int setting_set(struct state *s, const struct command *c, struct command_
 		snprintf(s->setting[i].key, sizeof(s->setting[i].key), "%s", key);
 		snprintf(s->setting[i].value, sizeof(s->setting[i].value), "%s", c->setting.value);
 	}
+	if (state_limits_update(s))
+		state_limits_changed(s);
 	state_event_add(s, 0, "SETTING", "%s = \"%s\"", key, c->setting.value);
 	return 0;
 }
@@ -344,7 +355,7 @@ static int dispatch(struct state *s, const struct command *c, struct command_res
 	case CMD_FENCE:
 		return state_fence(s, c, out);
 	case CMD_JOB:
-		break;
+		return state_job_change(s, c, out);
 	}
 	return -ERR_VERSION;
 }

@@ -13,6 +13,19 @@ struct state_event {
 };
 #define STATE_EVENTS 256u
 
+enum job_state { JOB_RUNNING = 1, JOB_PAUSED = 2, JOB_DONE = 3, JOB_CANCELLED = 4 };
+struct state_job {
+	uint32_t id;
+	uint8_t kind, state;
+	uint16_t node, group;	/* the target */
+	uint32_t incarnation;	/* of the target when it started */
+	uint32_t total;		/* objects (rebalance: replicas) that were to be done then */
+	uint64_t started_ms, changed_ms; /* command time; changed: the last change of state */
+	char actor[64];		/* who started it */
+	char note[96];		/* why it started, then how it ended */
+};
+#define STATE_JOBS 64u /* finished ones make room, oldest first */
+
 struct state;
 
 struct state *state_create(void);
@@ -32,6 +45,27 @@ void state_delta(const struct state *s, uint64_t from, struct writer *w);
 uint64_t state_digest(const struct state *s);
 
 const char *state_setting(const struct state *s, const char *key); /* NULL if unset */
+/* The settings that this version reads, all numbers; each has a default that is right for nearly
+ * everybody. `set` refuses what is out of range. */
+struct setting_rule {
+	const char *key, *what;
+	uint32_t min, max, fallback;
+};
+extern const struct setting_rule setting_rules[]; /* ends with a key of NULL */
+const struct setting_rule *setting_rule(const char *key); /* NULL: none */
+uint32_t state_setting_number(const struct state *s, const char *key); /* its value, or the fallback */
 bool state_token_valid(const struct state *s, const char *sha256_hex, uint64_t now_ms);
 unsigned state_events(const struct state *s, struct state_event *out, unsigned max); /* newest first */
+/* All jobs, ascending by id; valid until the next apply. */
+const struct state_job *state_jobs(const struct state *s, unsigned *count);
+const struct state_job *state_job(const struct state *s, uint32_t id); /* NULL if unknown */
+static inline bool job_live(const struct state_job *j)
+{
+	return j->state == JOB_RUNNING || j->state == JOB_PAUSED;
+}
+/* The target is to be empty: an evacuation, which holds when it is done too, until the target is removed
+ * or the job cancelled. */
+bool state_job_empties(const struct state_job *j, const struct map_group *g);
+const char *job_kind_name(uint8_t kind);
+const char *job_state_name(uint8_t state);
 const char *state_cluster_name(const struct state *s);

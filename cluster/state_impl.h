@@ -29,6 +29,9 @@ struct state {
 	struct state_setting setting[STATE_SETTINGS]; /* sorted by key */
 	struct state_event event[STATE_EVENTS];	      /* ring */
 	uint64_t events;			      /* ever recorded */
+	uint32_t next_job;
+	unsigned job_count;
+	struct state_job job[STATE_JOBS]; /* ascending by id */
 
 	/* Derived, not in snapshots: limits, and what deltas need. */
 	unsigned objects, members, live_attachments, revoked_attachments;
@@ -75,9 +78,13 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 int state_attach(struct state *s, const struct command *c, struct command_result *out);
 int state_renew(struct state *s, const struct command *c, struct command_result *out);
 int state_fence(struct state *s, const struct command *c, struct command_result *out);
-/* 0, or -ERR_INVALID: not a lease time. */
-int state_ttl_parse(const char *text, uint32_t *ms);
+/* The part of the settings that shards need, into the map. True: it changed. */
+bool state_limits_update(struct state *s);
+void state_limits_changed(struct state *s);
+/* 0, or -ERR_INVALID: not a number in the setting's range. */
+int setting_parse(const struct setting_rule *r, const char *text, uint32_t *out);
 int state_detach(struct state *s, const struct command *c, struct command_result *out);
+int state_job_change(struct state *s, const struct command *c, struct command_result *out);
 int state_object_changes(struct state *s, const struct command *c, struct command_result *out);
 /* 0, or a refusal: the token is unknown or ran out. Takes it away. */
 int state_token_take(struct state *s, const char *sha256, struct command_result *out);

@@ -90,7 +90,7 @@ static enum object_refusal promote(struct state *s, struct map_object *o,
 		return OBJ_INCARNATION;
 	if (!proposed_by_primary(s, o, ch))
 		return OBJ_NOT_MEMBER;
-	o->member[i].in = true;
+	o->member[i].in = o->member[i].filled = true;
 	return OBJ_DONE;
 }
 
@@ -144,7 +144,10 @@ static enum object_refusal place(struct state *s, struct map_object *o,
 }
 
 /* An out replica may hold data that nobody in I has (design: they are kept until I is complete),
- * unless its group lost it. The primary's entry must stay for as long as it is the primary. */
+ * unless its group lost it, or it was placed and never filled. One of I may go in one step when I
+ * keeps the policy's copies without it: each of them has every acknowledged write, and for the
+ * primary it is a drop like any other (C1). The primary's entry must stay for as long as it is the
+ * primary. */
 static enum object_refusal remove_member(struct state *s, struct map_object *o,
 					 const struct object_change *ch)
 {
@@ -155,11 +158,11 @@ static enum object_refusal remove_member(struct state *s, struct map_object *o,
 
 	if (i < 0)
 		return OBJ_NOT_MEMBER;
-	if (o->member[i].in)
+	if (o->member[i].in && map_in_count(o) <= copies)
 		return OBJ_IS_IN;
 	g = map_group(&s->map, o->member[i].group);
-	holds_data =
-		g && g->incarnation == o->member[i].group_incarnation && g->state != GROUP_REMOVED;
+	holds_data = o->member[i].filled && g &&
+		     g->incarnation == o->member[i].group_incarnation && g->state != GROUP_REMOVED;
 	if ((unsigned)i == o->primary || (holds_data && map_in_count(o) < copies))
 		return OBJ_NEEDED;
 	member_remove(s, o, (unsigned)i);
@@ -237,7 +240,8 @@ static struct map_member *member_room(struct state *s, struct map_object *o)
 /* The group's replicas of the object are lost with its old incarnation: each becomes an out replica
  * of the new one. Only the last member of I stays as it is, listed under the old incarnation, so
  * that everyone sees that acknowledged writes may be missing. */
-static void regroup_object(struct state *s, const struct map_group *g, struct map_object *o)
+static void regroup_object(struct state *s, const struct map_group *g, bool keeps_pages,
+			   struct map_object *o)
 {
 	struct map_member fresh = {
 		.group = g->id, .group_incarnation = g->incarnation, .gen = o->epoch + 1};
@@ -253,6 +257,7 @@ static void regroup_object(struct state *s, const struct map_group *g, struct ma
 			lost = true;
 		} else if (placed < 0) {
 			placed = (int)i;
+			fresh.filled = keeps_pages && mb->filled;
 			*mb = fresh;
 		} else {
 			if (o->primary == i)
@@ -264,6 +269,7 @@ static void regroup_object(struct state *s, const struct map_group *g, struct ma
 		struct map_member *mb = member_room(s, o);
 
 		if (mb) {
+			fresh.filled = keeps_pages;
 			*mb = fresh;
 			placed = (int)(mb - o->member);
 		}
@@ -323,7 +329,7 @@ int state_regroup(struct state *s, const struct command *c, struct command_resul
 
 		for (uint32_t i = 0; i < v->objects; i++)
 			if (has_group(&v->object[i], g))
-				regroup_object(s, g, &v->object[i]);
+				regroup_object(s, g, c->regroup.keeps_pages, &v->object[i]);
 	}
 	state_event_add(s, 1, "REGROUP", "disk group %u of node %u starts %s as incarnation %u",
 			g->id, g->node,

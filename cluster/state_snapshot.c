@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of the state machine. Little-endian, frozen by tests/state; str = u16 length and bytes:
  *
- *   u32 magic "ASHS", u16 format 2, u16 0, u64 map version, uuid cluster, str cluster name,
+ *   u32 magic "ASHS", u16 format 3, u16 0, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
  *   u16 nodes × NODE, u16 groups × GROUP, u32 volumes × (VOLUME, objects × OBJECT without id),
  *   u32 attachments × (ATTACHMENT, u32 ttl ms, u64 renewed ms)  (fields: map.h), each ascending by id,
  *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
  *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str
- * actor), oldest first.
+ * actor), oldest first,
+ *   u32 next job, u16 jobs × (u32 id, u8 kind, u8 state, u16 node, u16 group, u32 incarnation,
+ *   u32 total, u64 started ms, u64 changed ms, str actor, str note), ascending by id.
  *
- * Format 1 had no times of attachments: they are read as just not renewed for long.
+ * Formats 1 and 2 were never released: they are refused.
  *
  * What deltas need (record versions, what is gone) is not state: nodes that restored at different
  * points must have the same bytes. */
@@ -18,7 +20,7 @@
 #include <stdlib.h>
 
 #define SNAPSHOT_MAGIC  0x53485341u
-#define SNAPSHOT_FORMAT 2u
+#define SNAPSHOT_FORMAT 3u
 
 static void write_volumes(const struct map *m, struct writer *w)
 {
@@ -61,6 +63,27 @@ static void write_map(const struct map *m, struct writer *w)
 	free(a);
 }
 
+static void write_jobs(const struct state *s, struct writer *w)
+{
+	write_u32(w, s->next_job);
+	write_u16(w, (uint16_t)s->job_count);
+	for (unsigned i = 0; i < s->job_count; i++) {
+		const struct state_job *j = &s->job[i];
+
+		write_u32(w, j->id);
+		write_u8(w, j->kind);
+		write_u8(w, j->state);
+		write_u16(w, j->node);
+		write_u16(w, j->group);
+		write_u32(w, j->incarnation);
+		write_u32(w, j->total);
+		write_u64(w, j->started_ms);
+		write_u64(w, j->changed_ms);
+		write_str(w, j->actor);
+		write_str(w, j->note);
+	}
+}
+
 void state_snapshot(const struct state *s, struct writer *w)
 {
 	unsigned events = (unsigned)MIN(s->events, (uint64_t)STATE_EVENTS);
@@ -98,6 +121,7 @@ void state_snapshot(const struct state *s, struct writer *w)
 		write_str(w, e->text);
 		write_str(w, e->actor);
 	}
+	write_jobs(s, w);
 }
 
 /* Restore. Ids must ascend, which also keeps a damaged snapshot from naming a record twice. */
@@ -183,7 +207,7 @@ static void read_volumes(struct reader *r, struct state *s)
 	}
 }
 
-static void read_attachments(struct reader *r, struct state *s, uint16_t format)
+static void read_attachments(struct reader *r, struct state *s)
 {
 	uint32_t last = 0, count = read_u32(r);
 
@@ -191,8 +215,8 @@ static void read_attachments(struct reader *r, struct state *s, uint16_t format)
 		struct map_attachment in = {0}, *a;
 
 		map_attachment_read(r, &in);
-		in.ttl_ms = format >= 2 ? read_u32(r) : ATTACH_TTL_MS;
-		in.renewed_ms = format >= 2 ? read_u64(r) : 0;
+		in.ttl_ms = read_u32(r);
+		in.renewed_ms = read_u64(r);
 		if (r->bad || in.id <= last || in.id >= s->map.next_attachment) {
 			r->bad = true;
 			return;
@@ -244,6 +268,36 @@ bad:
 	r->bad = true;
 }
 
+static void read_jobs(struct reader *r, struct state *s)
+{
+	uint32_t last = 0;
+	unsigned count;
+
+	s->next_job = read_u32(r);
+	count = read_u16(r);
+	if (count > STATE_JOBS)
+		r->bad = true;
+	for (unsigned i = 0; i < count && !r->bad; i++) {
+		struct state_job *j = &s->job[i];
+
+		j->id = read_u32(r);
+		j->kind = read_u8(r);
+		j->state = read_u8(r);
+		j->node = read_u16(r);
+		j->group = read_u16(r);
+		j->incarnation = read_u32(r);
+		j->total = read_u32(r);
+		j->started_ms = read_u64(r);
+		j->changed_ms = read_u64(r);
+		read_str(r, j->actor, sizeof(j->actor));
+		read_str(r, j->note, sizeof(j->note));
+		if (j->id <= last || j->id >= s->next_job)
+			r->bad = true;
+		last = j->id;
+		s->job_count = i + 1;
+	}
+}
+
 int state_restore(struct state *s, const void *data, size_t len)
 {
 	struct reader r = reader_init(data, len);
@@ -253,7 +307,7 @@ int state_restore(struct state *s, const void *data, size_t len)
 
 	if (read_u16(&r) || r.bad || magic != SNAPSHOT_MAGIC)
 		return -ERR_PROTOCOL;
-	if (format < 1 || format > SNAPSHOT_FORMAT)
+	if (format != SNAPSHOT_FORMAT)
 		return -ERR_VERSION;
 	in = state_create();
 	in->map.version = read_u64(&r);
@@ -266,12 +320,15 @@ int state_restore(struct state *s, const void *data, size_t len)
 	read_nodes(&r, &in->map);
 	read_groups(&r, &in->map);
 	read_volumes(&r, in);
-	read_attachments(&r, in, format);
+	read_attachments(&r, in);
 	read_rest(&r, in);
+	read_jobs(&r, in);
 	if (!reader_done(&r)) {
 		state_destroy(in);
 		return -ERR_PROTOCOL;
 	}
+	state_limits_update(in);
+	in->map.limits.changed = in->map.version;
 	in->floor = in->map.version; /* nothing is known of what went before it */
 	map_fini(&s->map);
 	*s = *in;

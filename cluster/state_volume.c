@@ -86,7 +86,8 @@ static void objects_add(struct state *s, struct map_volume *v, uint32_t objects,
 				(struct map_member){.group = p[k].group,
 						    .group_incarnation = p[k].group_incarnation,
 						    .gen = 1,
-						    .in = true};
+						    .in = true,
+						    .filled = true};
 		o->primary = 0;
 		o->primary_incarnation = map_member_node(&s->map, &o->member[0])->incarnation;
 	}
@@ -322,26 +323,6 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 
 /* Leases. The time is the command's, which the leader stamps. */
 
-int state_ttl_parse(const char *text, uint32_t *ms)
-{
-	size_t n = strlen(text);
-
-	*ms = 0;
-	if (!n || n > 7 || strspn(text, "0123456789") != n)
-		return -ERR_INVALID;
-	while (*text)
-		*ms = *ms * 10 + (uint32_t)(*text++ - '0');
-	return *ms < ATTACH_TTL_MIN_MS || *ms > ATTACH_TTL_MAX_MS ? -ERR_INVALID : 0;
-}
-
-static uint32_t attach_ttl_ms(const struct state *s)
-{
-	const char *text = state_setting(s, ATTACH_TTL_KEY);
-	uint32_t ms;
-
-	return text && !state_ttl_parse(text, &ms) ? ms : ATTACH_TTL_MS;
-}
-
 static bool attach_expired(const struct state *s, const struct map_attachment *a)
 {
 	return !map_attachment_left_ms(a, s->time_ms);
@@ -407,7 +388,7 @@ static void attach_grant(struct state *s, struct map_volume *v, const struct com
 	mine->epoch = ++v->attach_epoch;
 	mine->mode = c->attach.mode;
 	memcpy(mine->holder, c->attach.holder, sizeof(mine->holder));
-	mine->ttl_ms = attach_ttl_ms(s);
+	mine->ttl_ms = state_setting_number(s, ATTACH_TTL_KEY);
 	mine->renewed_ms = s->time_ms;
 	s->live_attachments++;
 	state_attachment_changed(s, mine);
@@ -458,7 +439,7 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 /* No news for shards and clients, unless the time to live was set anew meanwhile. */
 int state_renew(struct state *s, const struct command *c, struct command_result *out)
 {
-	uint32_t ttl_ms = attach_ttl_ms(s);
+	uint32_t ttl_ms = state_setting_number(s, ATTACH_TTL_KEY);
 
 	_Static_assert(RENEW_MAX <= OBJECT_CHANGES_MAX, "one answer each");
 	if (!c->renew.count)

@@ -7,37 +7,21 @@
 
 #include "node/admin_impl.h"
 
-static const struct setting {
-	const char *key, *what;
-	unsigned fallback;
-} settings[] = {
-	{ATTACH_TTL_KEY, "how long a gateway may be silent before others may take its attachments, in ms",
-	 ATTACH_TTL_MS},
-};
-
-static const struct setting *setting_find(const char *key)
-{
-	for (size_t i = 0; i < ARRAY_LEN(settings); i++)
-		if (!strcmp(settings[i].key, key))
-			return &settings[i];
-	return NULL;
-}
-
 void admin_get_settings(struct areq *q)
 {
 	const struct state *s = q->admin->ops->state(q->admin->cluster);
 	struct json *j = json_object_new(), *list = json_array_new();
 
-	for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
-		const char *value = state_setting(s, settings[i].key);
+	for (const struct setting_rule *r = setting_rules; r->key; r++) {
+		const char *value = state_setting(s, r->key);
 		struct json *x = json_object_new();
 		char fallback[16];
 
-		snprintf(fallback, sizeof(fallback), "%u", settings[i].fallback);
-		json_put_str(x, "key", settings[i].key);
+		snprintf(fallback, sizeof(fallback), "%u", r->fallback);
+		json_put_str(x, "key", r->key);
 		json_put_str(x, "value", value ? value : fallback);
 		json_put_str(x, "default", fallback);
-		json_put_str(x, "what", settings[i].what);
+		json_put_str(x, "what", r->what);
 		json_add(list, x);
 	}
 	json_put(j, "settings", list);
@@ -49,7 +33,7 @@ struct put {
 	struct wait wait;
 	struct areq *q;
 	struct control_propose propose;
-	const struct setting *setting;
+	const struct setting_rule *setting;
 	char value[256];
 };
 
@@ -70,7 +54,7 @@ static void on_put(struct wait *w, int rc)
 /* {"value": TEXT}; null, or no value, is the default again. */
 void admin_put_setting(struct areq *q)
 {
-	const struct setting *s = setting_find(q->param);
+	const struct setting_rule *s = setting_rule(q->param);
 	const char *value = q->body ? json_str(q->body, "value") : NULL;
 	struct command cmd;
 	struct put *p;

@@ -72,7 +72,7 @@ static struct writer delta(const struct kit *k, uint64_t from)
 }
 
 struct told {
-	unsigned count[8];
+	unsigned count[MAP_REC_LIMITS + 1];
 };
 
 static void on_changed(void *arg, enum map_record kind, uint64_t id)
@@ -124,7 +124,7 @@ TEST(map, delta_names_only_what_changed)
 	/* Again: known already, changes nothing and tells nothing. */
 	memset(&t, 0, sizeof(t));
 	EXPECT_OK(apply(&m, &w, &t));
-	for (unsigned i = 0; i < 8; i++)
+	for (unsigned i = 0; i < ARRAY_LEN(t.count); i++)
 		EXPECT_EQ(t.count[i], 0);
 	writer_free(&w);
 	map_fini(&m);

@@ -31,7 +31,7 @@ TEST(state, bytes_that_are_no_command_are_refused)
 	state_apply(k.s, ++k.index, "abc", 3, &k.out, NULL, NULL);
 	EXPECT_RC(k.out.code, -ERR_PROTOCOL);
 	command_encode(&c, &w);
-	put_le16(w.data, CMD_JOB);
+	put_le16(w.data, 999);
 	state_apply(k.s, ++k.index, w.data, w.len, &k.out, NULL, NULL);
 	EXPECT_RC(k.out.code, -ERR_VERSION);
 	EXPECT(strstr(k.out.text, "upgrade"));
@@ -504,7 +504,7 @@ TEST(state, snapshot_restores_everything)
 		(void)!state_restore(copy, w.data, w.len);
 		w.data[i] ^= 0x5a;
 	}
-	put_le16(w.data + 4, 3);
+	put_le16(w.data + 4, 4);
 	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);
 	put_le16(w.data + 4, 0);
 	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);

@@ -184,6 +184,14 @@ static void random_command(struct run *r)
 		snprintf(c.attach.holder, sizeof(c.attach.holder), "h%u", (unsigned)below(r, 4));
 		break;
 	case 5:
+		if (below(r, 2)) {
+			c.kind = CMD_JOB;
+			c.job.op = (uint8_t)(1 + below(r, 6));
+			c.job.kind = (uint8_t)(1 + below(r, 3));
+			c.job.id = (uint32_t)below(r, 80);
+			*(below(r, 2) ? &c.job.node : &c.job.group) = (uint16_t)below(r, 6);
+			break;
+		}
 		c.kind = CMD_SETTING;
 		snprintf(c.setting.key, sizeof(c.setting.key), "k%u", (unsigned)below(r, 9));
 		snprintf(c.setting.value, sizeof(c.setting.value), "%s", below(r, 3) ? "x" : "");
