@@ -35,6 +35,7 @@ static const char *const kind_name[] = {
 	[CMD_JOB] = "job",
 	[CMD_RENEW] = "renew",
 	[CMD_FENCE] = "fence",
+	[CMD_MAINTENANCE] = "maintenance",
 };
 
 const char *command_kind_name(uint16_t kind)
@@ -221,6 +222,12 @@ void command_encode(const struct command *c, struct writer *w)
 	case CMD_FENCE:
 		write_fence(c, w);
 		break;
+	case CMD_MAINTENANCE:
+		write_u16(w, c->maintenance.node);
+		write_u8(w, c->maintenance.op);
+		write_u32(w, c->maintenance.ttl_s);
+		write_str(w, c->maintenance.reason);
+		break;
 	case CMD_JOB:
 		write_job(&c->job, w);
 		break;
@@ -401,6 +408,12 @@ static void read_fields(struct reader *r, struct command *c, void **arena)
 	case CMD_FENCE:
 		read_fence(r, c);
 		break;
+	case CMD_MAINTENANCE:
+		c->maintenance.node = read_u16(r);
+		c->maintenance.op = read_u8(r);
+		c->maintenance.ttl_s = read_u32(r);
+		read_str(r, c->maintenance.reason, sizeof(c->maintenance.reason));
+		break;
 	case CMD_JOB:
 		read_job(r, &c->job);
 		break;
@@ -446,7 +459,8 @@ void command_stamp(void *cmd, size_t len, uint64_t time_ms)
 {
 	uint16_t kind = len >= 12 ? get_le16(cmd) : 0;
 
-	if (kind == CMD_ATTACH || kind == CMD_RENEW || kind == CMD_FENCE || kind == CMD_VOLUME_DELETE)
+	if (kind == CMD_ATTACH || kind == CMD_RENEW || kind == CMD_FENCE ||
+	    kind == CMD_VOLUME_DELETE || kind == CMD_MAINTENANCE)
 		put_le64((uint8_t *)cmd + 4, time_ms);
 }
 

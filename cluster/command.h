@@ -29,6 +29,7 @@ enum command_kind {
 	CMD_JOB = 19, /* long work of the cluster: started, paused, resumed, cancelled, finished */
 	CMD_RENEW = 20, /* a gateway's attachments go on; one answer each */
 	CMD_FENCE = 21, /* an operator takes a volume's attachments away */
+	CMD_MAINTENANCE = 22, /* a node's maintenance lease: start, extend, end */
 };
 
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
@@ -71,14 +72,18 @@ struct job_change {
 	uint32_t total;	      /* start: replicas to move, of a rebalance; others are counted by apply */
 	char note[96];	      /* finish: how it ended, in words; start: why */
 };
+/* Maintenance leases. */
+enum maintenance_op { MAINTENANCE_START = 1, MAINTENANCE_EXTEND = 2, MAINTENANCE_END = 3 };
+#define MAINTENANCE_TTL_MIN_S 1u
+#define MAINTENANCE_TTL_MAX_S (7u * 86400)
 
 enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
 
 struct command {
 	uint16_t kind;
 	/* Wall clock of the proposer: for people, never for the protocol. In commands about leases
-	 * (ATTACH, RENEW, FENCE, VOLUME_DELETE) the leader's, so that one clock measures them; it
-	 * permits revoking, no more. */
+	 * (ATTACH, RENEW, FENCE, VOLUME_DELETE, MAINTENANCE) the leader's, so that one clock measures
+	 * them; it permits revoking, no more. */
 	uint64_t time_ms;
 	char actor[64];	  /* who asked, for the audit trail */
 	union {
@@ -115,6 +120,8 @@ struct command {
 		struct { unsigned count; uint32_t *attachment; } renew;
 		/* Those up to number `newest` only: a repetition must not hit one given out meanwhile. */
 		struct { uint32_t volume, newest; bool expired_only; char holder[128]; /* "": all */ } fence;
+		/* ttl_s counts from the stamp */
+		struct { uint16_t node; uint8_t op; uint32_t ttl_s; char reason[64]; } maintenance;
 		struct { unsigned count; struct object_change *change; } object;
 		struct job_change job;
 		struct { char key[64], value[256]; } setting;

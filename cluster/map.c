@@ -4,6 +4,7 @@
 #include "cluster/map_codec.h"
 #include "node/base/err.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void map_init(struct map *m)
@@ -69,6 +70,13 @@ struct map_volume *map_volume(const struct map *m, uint32_t id)
 	MAP_FIND(m->volumes, map_volume, id);
 }
 
+bool map_node_in_maintenance(const struct map *m, uint16_t node, uint64_t now_ms)
+{
+	const struct map_node *n = map_node(m, node);
+
+	return n && now_ms < n->maintenance_until_ms;
+}
+
 uint64_t map_attachment_left_ms(const struct map_attachment *a, uint64_t now_ms)
 {
 	uint64_t end = a->renewed_ms + a->ttl_ms;
@@ -97,6 +105,18 @@ struct map_node *map_node_by_uuid(const struct map *m, const struct uuid *u)
 			return node;
 	}
 	return NULL;
+}
+
+struct map_node *map_holder_node(const struct map *m, const char *holder)
+{
+	char text[UUID_TEXT];
+	struct uuid u;
+
+	if (strncmp(holder, "node:", 5))
+		return NULL;
+	snprintf(text, sizeof(text), "%.*s", (int)MIN(strcspn(holder + 5, " "), sizeof(text) - 1),
+		 holder + 5);
+	return uuid_parse(text, &u) < 0 ? NULL : map_node_by_uuid(m, &u);
 }
 
 /* A removed node keeps its record, but its name is free again: live ones are found first. */

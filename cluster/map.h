@@ -40,6 +40,10 @@ struct map_node {
 	uint32_t incarnation;  /* registered at start, compare-and-swap */
 	uint16_t shards;       /* power of two */
 	uint8_t roles, state, version_major, version_minor;
+	/* A maintenance lease, in wall time of the leaders that stamped it; until 0: there is none. One
+	 * that ran out stays until somebody ends it, so that it is seen. */
+	uint64_t maintenance_since_ms, maintenance_until_ms;
+	char maintenance_reason[64];
 	uint64_t changed; /* state index of the last change of this record */
 };
 
@@ -128,9 +132,14 @@ struct map_group *map_group(const struct map *m, uint16_t id);
 struct map_volume *map_volume(const struct map *m, uint32_t id);
 struct map_volume *map_volume_by_name(const struct map *m, const char *name); /* name or uuid text */
 struct map_object *map_object(const struct map *m, uint64_t id);
+/* The node is away, or about to be, on purpose and for a known time: until then its absence starts no
+ * rebuild. Unknown nodes are not. */
+bool map_node_in_maintenance(const struct map *m, uint16_t node, uint64_t now_ms);
 /* How long an attachment has still to live at wall time `now_ms`: 0 when its time ran out. */
 uint64_t map_attachment_left_ms(const struct map_attachment *a, uint64_t now_ms);
 struct map_attachment *map_attachment(const struct map *m, uint32_t id);
+/* The node at "node:UUID NAME"; NULL: a client, or nobody known. */
+struct map_node *map_holder_node(const struct map *m, const char *holder);
 /* Node of the member's group, if the group's incarnation is still the member's. */
 struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
 /* NULL while there is none: the primary resigned, lost its group, or the object is not known yet. */
@@ -166,7 +175,8 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *   a reader ignores what it does not know. str = u16 length and bytes.
  *
  *   NODE        u16 id, uuid, str name, str fault set, str address, str admin, u32 incarnation,
- *               u16 shards, u8 roles, u8 state, u8 version major, u8 minor
+ *               u16 shards, u8 roles, u8 state, u8 version major, u8 minor;
+ *               then maintenance: u64 since ms, u64 until ms (0: none), str reason
  *   GROUP       u16 id, u16 node, uuid, u32 incarnation, u8 state, u8 free steps, u64 raw bytes
  *   VOLUME      u32 id, uuid, str name, u64 size, u64 object size, u32 stripe count, u32 objects,
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch

@@ -10,6 +10,9 @@ void map_uuid_write(struct writer *w, const struct uuid *u);
 void map_uuid_read(struct reader *r, struct uuid *u);
 void map_node_write(struct writer *w, const struct map_node *n);
 void map_node_read(struct reader *r, struct map_node *n);
+/* What deltas and snapshots add to it; commands about nodes do not carry it. */
+void map_maintenance_write(struct writer *w, const struct map_node *n);
+void map_maintenance_read(struct reader *r, struct map_node *n);
 void map_group_write(struct writer *w, const struct map_group *g);
 void map_group_read(struct reader *r, struct map_group *g);
 /* The fields, without the object array. `strict` is for records of a map, not for wishes in commands. */

@@ -50,6 +50,20 @@ void map_node_read(struct reader *r, struct map_node *n)
 		r->bad = true;
 }
 
+void map_maintenance_write(struct writer *w, const struct map_node *n)
+{
+	write_u64(w, n->maintenance_since_ms);
+	write_u64(w, n->maintenance_until_ms);
+	write_str(w, n->maintenance_reason);
+}
+
+void map_maintenance_read(struct reader *r, struct map_node *n)
+{
+	n->maintenance_since_ms = read_u64(r);
+	n->maintenance_until_ms = read_u64(r);
+	read_str(r, n->maintenance_reason, sizeof(n->maintenance_reason));
+}
+
 void map_group_write(struct writer *w, const struct map_group *g)
 {
 	write_u16(w, g->id);
@@ -239,6 +253,7 @@ void map_delta_encode(const struct map *m, uint64_t from, const uint64_t *gone, 
 			continue;
 		at = record_begin(w, MAP_REC_NODE);
 		map_node_write(w, node[i]);
+		map_maintenance_write(w, node[i]);
 		record_end(w, at);
 	}
 	group = map_groups_sorted(m, &groups);
@@ -312,6 +327,8 @@ static bool record_read(struct reader *r, struct record *rec)
 	switch (rec->kind) {
 	case MAP_REC_NODE:
 		map_node_read(&f, &rec->node);
+		if (reader_left(&f)) /* an older node does not say */
+			map_maintenance_read(&f, &rec->node);
 		break;
 	case MAP_REC_GROUP:
 		map_group_read(&f, &rec->group);

@@ -354,6 +354,8 @@ static int dispatch(struct state *s, const struct command *c, struct command_res
 		return state_renew(s, c, out);
 	case CMD_FENCE:
 		return state_fence(s, c, out);
+	case CMD_MAINTENANCE:
+		return state_maintenance(s, c, out);
 	case CMD_JOB:
 		return state_job_change(s, c, out);
 	}

@@ -68,6 +68,7 @@ int state_cluster_init(struct state *s, const struct command *c, struct command_
 int state_node_add(struct state *s, const struct command *c, struct command_result *out);
 int state_node_start(struct state *s, const struct command *c, struct command_result *out);
 int state_node_state(struct state *s, const struct command *c, struct command_result *out);
+int state_maintenance(struct state *s, const struct command *c, struct command_result *out);
 int state_group_add(struct state *s, const struct command *c, struct command_result *out);
 int state_group_state(struct state *s, const struct command *c, struct command_result *out);
 int state_regroup(struct state *s, const struct command *c, struct command_result *out);

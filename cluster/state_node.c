@@ -217,6 +217,52 @@ int state_node_state(struct state *s, const struct command *c, struct command_re
 	return 0;
 }
 
+/* A lease: it ends by itself, so that no forgotten flag keeps a rebuild from happening. The same again
+ * only moves its end. */
+int state_maintenance(struct state *s, const struct command *c, struct command_result *out)
+{
+	struct map_node *n = map_node(&s->map, c->maintenance.node);
+	uint32_t ttl = c->maintenance.ttl_s;
+	bool start = c->maintenance.op == MAINTENANCE_START;
+
+	if (!n || n->state == NODE_REMOVED || n->state == NODE_DEAD)
+		return state_refuse(out, -ERR_NOT_FOUND, "node %u is not in the cluster",
+				    c->maintenance.node);
+	out->id = n->id;
+	if (c->maintenance.op == MAINTENANCE_END) {
+		if (!n->maintenance_until_ms)
+			return 0;
+		n->maintenance_since_ms = n->maintenance_until_ms = 0;
+		memset(n->maintenance_reason, 0, sizeof(n->maintenance_reason));
+		state_node_changed(s, n);
+		state_event_add(s, 0, "MAINTENANCE_END", "maintenance of node %s ended", n->name);
+		return 0;
+	}
+	if (!start && c->maintenance.op != MAINTENANCE_EXTEND)
+		return state_refuse(out, -ERR_INVALID, "node %s: unknown step of a maintenance",
+				    n->name);
+	if (ttl < MAINTENANCE_TTL_MIN_S || ttl > MAINTENANCE_TTL_MAX_S)
+		return state_refuse(out, -ERR_INVALID,
+				    "node %s: a maintenance lasts from %u s to %u days", n->name,
+				    MAINTENANCE_TTL_MIN_S, MAINTENANCE_TTL_MAX_S / 86400);
+	if (!start && !n->maintenance_until_ms)
+		return state_refuse(out, -ERR_NOT_FOUND,
+				    "node %s is not in maintenance: start one with `ashlar node "
+				    "maintenance start %s`",
+				    n->name, n->name);
+	if (start && s->time_ms >= n->maintenance_until_ms)
+		n->maintenance_since_ms = s->time_ms;
+	if (start)
+		memcpy(n->maintenance_reason, c->maintenance.reason,
+		       sizeof(n->maintenance_reason));
+	n->maintenance_until_ms = s->time_ms + ttl * 1000ull;
+	state_node_changed(s, n);
+	state_event_add(s, 0, start ? "MAINTENANCE_START" : "MAINTENANCE_EXTEND",
+			"node %s is in maintenance for %u s: %s", n->name, ttl,
+			n->maintenance_reason[0] ? n->maintenance_reason : "no reason given");
+	return 0;
+}
+
 int state_group_add(struct state *s, const struct command *c, struct command_result *out)
 {
 	struct map_node *n = map_node(&s->map, c->group_add.node);

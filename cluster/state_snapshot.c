@@ -3,7 +3,8 @@
  *
  *   u32 magic "ASHS", u16 format 3, u16 0, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
- *   u16 nodes × NODE, u16 groups × GROUP, u32 volumes × (VOLUME, objects × OBJECT without id),
+ *   u16 nodes × (NODE with its maintenance), u16 groups × GROUP,
+ *   u32 volumes × (VOLUME, objects × OBJECT without id),
  *   u32 attachments × (ATTACHMENT, u32 ttl ms, u64 renewed ms)  (fields: map.h), each ascending by id,
  *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
  *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str
@@ -44,8 +45,10 @@ static void write_map(const struct map *m, struct writer *w)
 	struct map_attachment **a;
 
 	write_u16(w, (uint16_t)count);
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		map_node_write(w, n[i]);
+		map_maintenance_write(w, n[i]);
+	}
 	g = map_groups_sorted(m, &count);
 	write_u16(w, (uint16_t)count);
 	for (size_t i = 0; i < count; i++)
@@ -134,6 +137,7 @@ static void read_nodes(struct reader *r, struct map *m)
 		struct map_node in = {0}, *n;
 
 		map_node_read(r, &in);
+		map_maintenance_read(r, &in);
 		if (r->bad || in.id <= last || in.id >= m->next_node) {
 			r->bad = true;
 			return;

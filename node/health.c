@@ -463,19 +463,6 @@ static void check_data(struct ctx *c)
 /* ---- Attachments --------------------------------------------------------------------------------
  */
 
-/* The node at "node:UUID NAME"; NULL: a client, or nobody known. */
-static const struct map_node *holder_node(const struct map *m, const char *holder)
-{
-	char text[UUID_TEXT];
-	struct uuid u;
-
-	if (strncmp(holder, "node:", 5))
-		return NULL;
-	snprintf(text, sizeof(text), "%.*s", (int)MIN(strcspn(holder + 5, " "), sizeof(text) - 1),
-		 holder + 5);
-	return uuid_parse(text, &u) < 0 ? NULL : map_node_by_uuid(m, &u);
-}
-
 /* Without a leader nobody can renew, and it says nothing about the gateways. */
 static void check_attachments(struct ctx *c)
 {
@@ -490,7 +477,7 @@ static void check_attachments(struct ctx *c)
 	     h = hmap_walk(&c->in->map->attachments, h)) {
 		const struct map_attachment *a = container_of(h, struct map_attachment, by_id);
 		const struct map_volume *v = map_volume(c->in->map, a->volume);
-		const struct map_node *n = holder_node(c->in->map, a->holder);
+		const struct map_node *n = map_holder_node(c->in->map, a->holder);
 
 		if (a->revoked || !v || map_attachment_left_ms(a, c->in->now_ms))
 			continue;

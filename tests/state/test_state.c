@@ -512,3 +512,74 @@ TEST(state, snapshot_restores_everything)
 	state_destroy(copy);
 	kit_fini(&k);
 }
+
+static int maintain(struct kit *k, uint16_t node, enum maintenance_op op, uint32_t ttl_s)
+{
+	struct command c = {.kind = CMD_MAINTENANCE,
+			    .maintenance = {.node = node, .op = op, .ttl_s = ttl_s}};
+
+	strcpy(c.maintenance.reason, "new fan");
+	return kit_apply(k, &c);
+}
+
+TEST(state, maintenance_is_a_lease)
+{
+	struct kit k;
+	const struct map_node *n;
+	struct writer w = writer_init_heap();
+	struct state *back = state_create();
+	struct map copy;
+	struct reader r;
+
+	kit_init(&k, 2);
+	n = map_node(state_map(k.s), 1);
+	EXPECT_RC(maintain(&k, 9, MAINTENANCE_START, 60), -ERR_NOT_FOUND);
+	EXPECT_RC(maintain(&k, 1, MAINTENANCE_EXTEND, 60), -ERR_NOT_FOUND);
+	EXPECT(strstr(k.out.text, "maintenance start n1"));
+	EXPECT_RC(maintain(&k, 1, MAINTENANCE_START, 0), -ERR_INVALID);
+	EXPECT_RC(maintain(&k, 1, MAINTENANCE_START, MAINTENANCE_TTL_MAX_S + 1), -ERR_INVALID);
+	EXPECT_RC(maintain(&k, 1, (enum maintenance_op)4, 60), -ERR_INVALID);
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_END, 0)); /* there is none: nothing to do */
+	EXPECT(!map_node_in_maintenance(state_map(k.s), 1, k.time_ms));
+
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_START, 60));
+	EXPECT_EQ(n->maintenance_since_ms, k.time_ms);
+	EXPECT_EQ(n->maintenance_until_ms, k.time_ms + 60000);
+	EXPECT_STR(n->maintenance_reason, "new fan");
+	EXPECT(map_node_in_maintenance(state_map(k.s), 1, k.time_ms + 59999));
+	EXPECT(!map_node_in_maintenance(state_map(k.s), 1, k.time_ms + 60000));
+	EXPECT(!map_node_in_maintenance(state_map(k.s), 2, k.time_ms));
+	EXPECT(!map_node_in_maintenance(state_map(k.s), 9, k.time_ms));
+
+	k.time_ms += 1000; /* the same again keeps its beginning; so does longer */
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_START, 60));
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_EXTEND, 120));
+	EXPECT_EQ(n->maintenance_since_ms, k.time_ms - 1000);
+	EXPECT_EQ(n->maintenance_until_ms, k.time_ms + 120000);
+
+	/* It is in snapshots, and in the maps of shards and clients. */
+	state_snapshot(k.s, &w);
+	EXPECT_OK(state_restore(back, w.data, w.len));
+	EXPECT(map_node_in_maintenance(state_map(back), 1, k.time_ms));
+	EXPECT(state_digest(back) == state_digest(k.s));
+	w.len = 0;
+	state_delta(k.s, 0, &w);
+	map_init(&copy);
+	r = reader_init(w.data, w.len);
+	EXPECT_OK(map_delta_apply(&copy, &r, NULL, NULL));
+	EXPECT(map_node_in_maintenance(&copy, 1, k.time_ms));
+	EXPECT_STR(map_node(&copy, 1)->maintenance_reason, "new fan");
+	map_fini(&copy);
+
+	/* What ran out stays to be seen until it is ended. */
+	k.time_ms += 120000;
+	EXPECT(!map_node_in_maintenance(state_map(k.s), 1, k.time_ms));
+	EXPECT(n->maintenance_until_ms != 0);
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_START, 60)); /* a new one begins now */
+	EXPECT_EQ(n->maintenance_since_ms, k.time_ms);
+	EXPECT_OK(maintain(&k, 1, MAINTENANCE_END, 0));
+	EXPECT(!n->maintenance_until_ms && !n->maintenance_since_ms && !n->maintenance_reason[0]);
+	state_destroy(back);
+	writer_free(&w);
+	kit_fini(&k);
+}

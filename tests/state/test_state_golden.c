@@ -193,6 +193,40 @@ TEST(golden, commands_of_leases)
 		   "01 01 00 68 00 00 00 00");
 }
 
+TEST(golden, commands_of_maintenance)
+{
+	struct command c = command(CMD_MAINTENANCE);
+
+	c.maintenance.node = 3;
+	c.maintenance.op = MAINTENANCE_EXTEND;
+	c.maintenance.ttl_s = 7200;
+	strcpy(c.maintenance.reason, "fan");
+	GOLDEN(&c, "16 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 02 20 1c 00 00 03"
+		   "00 66 61 6e 00 00 00 00");
+}
+
+TEST(golden, delta_of_a_node_in_maintenance)
+{
+	struct kit k;
+	struct command c = {.kind = CMD_MAINTENANCE,
+			    .maintenance = {.node = 1, .op = MAINTENANCE_START, .ttl_s = 2}};
+
+	kit_init(&k, 1);
+	strcpy(c.maintenance.reason, "fan");
+	EXPECT_OK(kit_apply(&k, &c));
+	w.len = 0;
+	w.grows = true;
+	state_delta(k.s, k.index - 1, &w);
+	EXPECT_GOLDEN_(w.data, w.len,
+		       "04 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 00 11 00 00 00 00 00 00"
+		       "00 00 00 00 00 00 00 03 84 01 00 00 00 01 00 00 00 02 00 02 00"
+		       "01 48 00 00 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02"
+		       "00 6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00"
+		       "00 00 02 00 03 02 00 01"
+		       "40 42 0f 00 00 00 00 00 10 4a 0f 00 00 00 00 00 03 00 66 61 6e");
+	kit_fini(&k);
+}
+
 TEST(golden, other_commands)
 {
 	struct object_change ch = {.op = OBJ_TAKEOVER,
@@ -280,9 +314,13 @@ TEST(golden, snapshot_and_delta_of_a_small_state)
 		       "00 00 00 00 00 00 03 84 04 00 74 65 73 74 02 00 00 00 02 00 00 00 03 00"
 		       "03 00 02 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02 00"
 		       "6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00 00"
-		       "00 02 00 03 02 00 01 02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		       "00 02 00 03 02 00 01"
+		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00" /* no maintenance */
+		       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
 		       "66 02 00 6e 32 00 00 0d 00 31 30 2e 30 2e 31 2e 32 3a 37 30 30 30 00 00"
-		       "01 00 00 00 02 00 03 02 00 01 02 00 01 00 01 00 11 00 00 00 00 00 00 00"
+		       "01 00 00 00 02 00 03 02 00 01"
+		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00" /* no maintenance */
+		       "02 00 01 00 01 00 11 00 00 00 00 00 00 00"
 		       "00 00 00 00 00 00 00 c9 01 00 00 00 02 14 00 00 00 00 00 01 00 00 02 00"
 		       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ca 01 00 00 00 02 14"
 		       "00 00 00 00 00 01 00 00 01 00 00 00 01 00 00 00 11 00 00 00 00 00 00 00"

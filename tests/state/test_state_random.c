@@ -156,7 +156,13 @@ static void random_command(struct run *r)
 		/* Leases run out now and then. */
 		r->k.time_ms += below(r, 3) ? 0 : below(r, 20000);
 		c.kind = (uint16_t[]){CMD_ATTACH, CMD_ATTACH, CMD_ATTACH, CMD_DETACH, CMD_RENEW,
-				      CMD_FENCE}[below(r, 6)];
+				      CMD_FENCE, CMD_MAINTENANCE}[below(r, 7)];
+		if (c.kind == CMD_MAINTENANCE) {
+			c.maintenance.node = (uint16_t)below(r, kit_map(&r->k)->next_node + 1);
+			c.maintenance.op = (uint8_t)below(r, 5);
+			c.maintenance.ttl_s = (uint32_t)below(r, 100);
+			break;
+		}
 		if (c.kind == CMD_RENEW) {
 			uint32_t ids[8];
 
