@@ -185,3 +185,64 @@ int placement_choose(const struct map *m, const struct placement_request *q, str
 	free(c);
 	return rc;
 }
+
+/* The group in `keep` that shares the candidate's fault set; 0: none. */
+static uint16_t same_fault_set(const struct map *m, const struct candidate *c, const uint16_t *keep,
+			       unsigned keep_count)
+{
+	for (unsigned i = 0; i < keep_count; i++) {
+		const struct map_group *g = map_group(m, keep[i]);
+		const struct map_node *n = g ? map_node(m, g->node) : NULL;
+
+		if (n && !strcmp(fault_set_of(n), c->fault_set))
+			return g->id;
+	}
+	return 0;
+}
+
+int placement_one(const struct map *m, uint64_t object, const uint16_t *keep, unsigned keep_count,
+		  const char *(*refuse)(void *arg, const struct map_group *g), void *arg,
+		  struct map_member *out, struct placement_reason *reasons, unsigned *reason_count,
+		  unsigned reasons_max, char why[256])
+{
+	static const struct placement_request none;
+	size_t count;
+	struct map_group **group = map_groups_sorted(m, &count);
+	const struct map_group *best = NULL;
+	double highest = 0;
+	unsigned told = 0;
+
+	why[0] = 0;
+	for (size_t i = 0; i < count; i++) {
+		struct candidate c;
+		const char *no = refuse ? refuse(arg, group[i]) : NULL;
+		uint16_t same;
+
+		candidate_init(&c, m, group[i], &none);
+		same = same_fault_set(m, &c, keep, keep_count);
+		if (c.usable && no)
+			snprintf(c.why, sizeof(c.why), "%s", no);
+		else if (c.usable && same)
+			snprintf(c.why, sizeof(c.why), "same fault set as group %u", same);
+		c.usable &= !no && !same;
+		if (c.usable) {
+			c.score = score(object, c.group->id, c.weight);
+			if (!best || c.score > highest) {
+				best = c.group;
+				highest = c.score;
+			}
+		} else if (reasons && told < reasons_max && group[i]->state != GROUP_REMOVED) {
+			reasons[told].group = group[i]->id;
+			snprintf(reasons[told++].text, sizeof(reasons[0].text), "%s", c.why);
+		}
+	}
+	free(group);
+	if (reason_count)
+		*reason_count = told;
+	if (!best) {
+		snprintf(why, 256, "no disk group can take one more copy");
+		return -ERR_TOO_FEW;
+	}
+	*out = (struct map_member){.group = best->id, .group_incarnation = best->incarnation};
+	return 0;
+}

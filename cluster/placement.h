@@ -23,3 +23,10 @@ struct placement_request {
 int placement_choose(const struct map *m, const struct placement_request *q, struct map_member *out,
 		     struct placement_reason *reasons, unsigned *reason_count, unsigned reasons_max,
 		     char why[256]) MUST_USE;
+
+/* One more replica of `object`: the best group outside the fault sets of the groups in `keep`. refuse()
+ * says why a group may not be used, or NULL. -ERR_TOO_FEW: none; `why` is a sentence, reasons as above. */
+int placement_one(const struct map *m, uint64_t object, const uint16_t *keep, unsigned keep_count,
+		  const char *(*refuse)(void *arg, const struct map_group *g), void *arg,
+		  struct map_member *out, struct placement_reason *reasons, unsigned *reason_count,
+		  unsigned reasons_max, char why[256]) MUST_USE;
