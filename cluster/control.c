@@ -148,7 +148,7 @@ static void tick_set(struct control *c)
 	if (waits)
 		timer_set(&c->tick, CONTROL_TICK_US);
 	else if (consensus_is_leader(c->consensus))
-		timer_set(&c->tick, CONTROL_DUTY_US);
+		timer_set(&c->tick, c->planned_idle ? CONTROL_DUTY_US : CONTROL_PLAN_US);
 	else
 		timer_cancel(&c->tick);
 }
@@ -197,6 +197,7 @@ int control_start(const struct control_config *cfg, struct control **out)
 
 	c->cfg = *cfg;
 	c->next_id = c->next_session = c->next_ticket = 1;
+	c->started_us = loop_mono_us(cfg->loop);
 	c->state = state_create();
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_init(lists[i]);
@@ -233,6 +234,7 @@ static void raft_stopped(void *ctx)
 	turn_end_disarm(&c->flush);
 	timer_fini(&c->tick);
 	state_destroy(c->state);
+	free(c->lost_us);
 	free(c);
 	stopped(owner);
 }
@@ -279,6 +281,7 @@ void control_peer_up(struct control *c, uint16_t node, uint32_t incarnation, str
 	p->incarnation = incarnation;
 	p->conn = conn;
 	p->session = c->next_session++;
+	p->heard_us = control_now_us(c);
 	list_push_back(&c->peers, &p->link);
 	c->kicked = true;
 	c->duty_us = 0;
@@ -292,6 +295,7 @@ void control_peer_down(struct control *c, uint16_t node, int reason)
 	if (!p || c->stopping)
 		return;
 	list_del(&p->link);
+	control_contact_lost(c, node);
 	control_requests_peer_down(c, node);
 	control_calls_peer_down(c, p->session);
 	free(p);
@@ -315,6 +319,7 @@ void control_frame(struct control *c, uint16_t node, const struct frame *f)
 
 	if (!p || c->stopping)
 		return;
+	p->heard_us = loop_turn_us(c->cfg.loop);
 	switch (f->opcode) {
 	case OP_RAFT:
 		consensus_receive(c->consensus, node, f->body, f->body_len);

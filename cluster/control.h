@@ -6,6 +6,7 @@
 
 #include "cluster/consensus.h"
 #include "cluster/placement.h"
+#include "cluster/relocate.h"
 #include "cluster/state.h"
 #include "net/conn.h"
 
@@ -81,6 +82,9 @@ void control_call_answer(struct control *c, uint64_t ticket, int status, const c
 
 const struct state *control_state(const struct control *c);
 void control_status(const struct control *c, struct consensus_status *out);
+/* Which nodes can be reached from here, and which stay away: by number, as relocate wants it. malloc'ed.
+ * Only a leader notices nodes that are connected but silent. */
+struct relocate_node *control_contacts(const struct control *c);
 bool control_peer_connected(const struct control *c, uint16_t node);
 /* Mono time of the newest applied entry or leader contact. */
 uint64_t control_applied_us(const struct control *c);

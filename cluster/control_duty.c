@@ -73,14 +73,19 @@ void control_duty(struct control *c)
 	size_t count;
 	bool leader;
 
-	if (c->stopping || now < c->duty_us)
+	if (c->stopping || (now < c->duty_us && now < c->plan_us))
 		return;
 	leader = consensus_is_leader(c->consensus);
 	if (leader && !c->was_leader)
 		list_for_each(p, &c->peers, link) p->standby_done =
 			false; /* another leader may have changed it meanwhile */
+	if (leader && !c->was_leader)
+		c->leader_since_us = now;
 	c->was_leader = leader;
-	if (!leader || c->member_busy)
+	if (!leader)
+		return;
+	control_relocate(c);
+	if (c->member_busy || now < c->duty_us)
 		return;
 	c->duty_us = now + CONTROL_DUTY_US;
 	consensus_status(c->consensus, &st);

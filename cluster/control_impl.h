@@ -9,6 +9,7 @@
 
 #define CONTROL_TICK_US 20000u	      /* while something waits for a leader */
 #define CONTROL_DUTY_US 500000u	      /* leader's duties, deadlines far away */
+#define CONTROL_PLAN_US 100000u /* between plans, while there is something to move */
 #define CONTROL_BATCH_KEEP_US 300000u /* object changes wait so long for a leader; authors retry at 250 ms */
 #define CONTROL_VOLUME_MS 30000u
 #define CONTROL_CLIENT_MS 10000u
@@ -22,6 +23,7 @@ struct peer {
 	uint32_t incarnation;
 	uint64_t session; /* answers go to the connection that asked, never to a later one */
 	struct conn *conn;
+	uint64_t heard_us; /* mono: the last frame */
 	bool standby_done; /* known to be in the Raft configuration, this leadership */
 };
 
@@ -107,6 +109,13 @@ struct control {
 	uint16_t member_node;
 	bool member_standby;
 	uint64_t duty_us;
+
+	/* Where replicas should be (control_relocate.c). */
+	uint64_t started_us, leader_since_us, plan_us, planned_us;
+	uint64_t *lost_us; /* by node number: when contact ended last */
+	unsigned lost_count;
+	bool planned_idle; /* the last plan had nothing to do, on this input: */
+	uint64_t planned_applied, planned_facts;
 };
 
 uint64_t control_now_us(struct control *c);
@@ -139,5 +148,13 @@ void control_on_call(struct control *c, struct peer *p, const struct frame *f);
 void control_on_result(struct control *c, struct peer *p, const struct frame *f);
 bool control_calls_busy(const struct control *c);
 
+/* A command that nobody waits for; on the leader. */
+void control_propose_unasked(struct control *c, const struct command *cmd);
+uint64_t control_wall_ms(void);
+
 /* control_duty.c */
 void control_duty(struct control *c);
+
+/* control_relocate.c */
+void control_relocate(struct control *c);
+void control_contact_lost(struct control *c, uint16_t node);

@@ -53,6 +53,27 @@ static bool request_make(const struct map *m, struct command *cmd, struct placem
 	return q->objects && q->objects <= OBJECTS_MAX && q->copies >= 1 && q->copies <= COPIES_MAX;
 }
 
+/* Groups that are to be empty take nothing new. malloc'ed. */
+static uint16_t *emptied_groups(const struct control *c, unsigned *count)
+{
+	const struct map *m = state_map(c->state);
+	unsigned jobs;
+	const struct state_job *j = state_jobs(c->state, &jobs);
+	uint16_t *out = xcalloc(m->groups.count + 1, sizeof(*out));
+
+	*count = 0;
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+		bool emptied = false;
+
+		for (unsigned i = 0; i < jobs; i++)
+			emptied |= state_job_empties(&j[i], g);
+		if (emptied)
+			out[(*count)++] = g->id;
+	}
+	return out;
+}
+
 static int place(struct control *c, struct command *cmd, struct writer *placed,
 		 struct command_result *out)
 {
@@ -64,9 +85,13 @@ static int place(struct control *c, struct command *cmd, struct writer *placed,
 	int rc = 0;
 
 	if (request_make(m, cmd, &q)) {
+		uint16_t *exclude = emptied_groups(c, &q.exclude_count);
+
+		q.exclude = exclude;
 		member = xcalloc((size_t)q.objects * q.copies, sizeof(*member));
 		rc = placement_choose(m, &q, member, reason, &reasons, ARRAY_LEN(reason),
 				      out->text);
+		free(exclude);
 		cmd->volume.placement = member;
 		cmd->volume.placement_count = rc ? 0 : q.objects * q.copies;
 	}

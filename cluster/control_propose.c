@@ -21,7 +21,7 @@ static bool repeatable(uint16_t kind)
 }
 
 /* For people and for the age of invitations and leases; the state machine takes it as it comes. */
-static uint64_t wall_ms(void)
+uint64_t control_wall_ms(void)
 {
 	struct timespec ts;
 
@@ -96,7 +96,7 @@ static void request_local(struct request *q)
 	}
 	if (q->placed.len)
 		cmd = &q->placed;
-	command_stamp(cmd->data, cmd->len, wall_ms());
+	command_stamp(cmd->data, cmd->len, control_wall_ms());
 	q->state = REQUEST_LOCAL;
 	rc = consensus_propose(q->c->consensus, &q->local, cmd->data, cmd->len, &q->local_wait);
 	if (rc != PENDING)
@@ -215,7 +215,7 @@ int control_propose(struct control *c, struct control_propose *p, const struct c
 		return -ECANCELED;
 	q = xcalloc(1, sizeof(*q));
 	if (!copy.time_ms)
-		copy.time_ms = wall_ms();
+		copy.time_ms = control_wall_ms();
 	memset(&p->result, 0, sizeof(p->result));
 	p->wait = w;
 	p->impl = q;
@@ -335,10 +335,20 @@ void control_on_propose(struct control *c, struct peer *p, const struct frame *f
 	} else {
 		if (!cmd.len)
 			write_bytes(&cmd, f->body, f->body_len);
-		command_stamp(cmd.data, cmd.len, wall_ms());
+		command_stamp(cmd.data, cmd.len, control_wall_ms());
 		relay_start(c, p, f->id, cmd);
 	}
 	free(refusal);
+}
+
+void control_propose_unasked(struct control *c, const struct command *cmd)
+{
+	struct writer w = writer_init_heap();
+	struct command copy = *cmd;
+
+	copy.time_ms = control_wall_ms();
+	command_encode(&copy, &w);
+	relay_start(c, NULL, 0, w);
 }
 
 /* ---- Object changes of this node's shards ---- */
@@ -360,7 +370,7 @@ void control_batch_flush(struct control *c)
 	if (!c->batch_count)
 		return;
 	consensus_status(c->consensus, &st);
-	cmd.time_ms = wall_ms();
+	cmd.time_ms = control_wall_ms();
 	command_encode(&cmd, &w);
 	if (consensus_is_leader(c->consensus)) {
 		relay_start(c, NULL, 0, w);

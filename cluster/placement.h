@@ -14,7 +14,7 @@ struct placement_request {
 	uint32_t volume, first_object, objects;
 	unsigned copies;
 	uint16_t prefer_node; /* 0: none */
-	const uint16_t *exclude; /* groups that may not be used */
+	const uint16_t *exclude; /* groups that are being emptied */
 	unsigned exclude_count;
 };
 /* out: objects × copies members (group, group_incarnation; gen and in are set by apply), primary first.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One plan reads the map twice: first what is where (places: disk groups with their load and the copies
- * under way), then object by object, most endangered first, what the next step is. One step per object
- * and plan, because each is compare-and-swap on the object's epoch.
+/* One plan reads the map twice: first what is where (places: disk groups with their load and the
+ * copies under way), then object by object, most endangered first, what the next step is. One step
+ * per object and plan, because each is compare-and-swap on the object's epoch.
  *
- * It must never count a copy that is not filled, and never propose to remove what the rest may need:
- * what decides is `in`, the state machine checks it again. */
+ * It must never count a copy that is not filled, and never propose to remove what the rest may
+ * need: what decides is `in`, the state machine checks it again. */
 #include "cluster/relocate.h"
 #include "cluster/map_codec.h"
 #include "cluster/placement.h"
@@ -13,13 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TOLERANCE_PERCENT 5u /* of its share: less than that is even */
-#define BLOCKED_LOOKS	  64u  /* objects of a plan for which all groups are looked at in vain, */
-#define LATER_LOOKS	  256u /* or found busy: the others will not fare better now */
+#define TOLERANCE_PERCENT 5u   /* of its share: less than that is even */
+#define BLOCKED_LOOKS     64u  /* objects of a plan for which all groups are looked at in vain, */
+#define LATER_LOOKS       256u /* or found busy: the others will not fare better now */
 
 enum trouble {
 	TROUBLE_NONE,
-	TROUBLE_AWAY, /* its node: counts for `out` replicas, an `in` one works as long as it is in */
+	TROUBLE_AWAY, /* its node: counts for `out` replicas, an `in` one works as long as it is in
+		       */
 	TROUBLE_GONE, /* its node is removed or dead, its group failed or removed */
 	TROUBLE_EMPTIED,
 };
@@ -37,6 +38,8 @@ struct place { /* a disk group */
 struct task {
 	const struct map_object *object;
 	unsigned sources; /* `in` replicas in reach */
+	int leaves; /* the member that goes when one is too much, or -1: decided once, as loads move
+		     */
 };
 
 struct work {
@@ -56,12 +59,13 @@ struct view {
 	const struct map_object *o;
 	const struct map_volume *v;
 	struct place *at[MEMBERS_MAX]; /* NULL: its group has another incarnation, or is unknown */
-	bool good[MEMBERS_MAX];	       /* it is, or may become, one of the copies that stay */
+	bool good[MEMBERS_MAX];        /* it is, or may become, one of the copies that stay */
 	unsigned in, in_good, good_count, sources;
 	bool primary_up;
 };
 
-/* ---- Places ------------------------------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------------------------------
+ */
 
 static bool job_is(const struct state_job *j, const struct map_group *g)
 {
@@ -94,7 +98,8 @@ static void want_rebuild(struct relocate_plan *out, const struct place *p)
 		out->wanted[out->wanted_count++] = w;
 }
 
-/* A rebuild that was cancelled stays so for the same absence; one that is done may be needed again. */
+/* A rebuild that was cancelled stays so for the same absence; one that is done may be needed again.
+ */
 static bool job_works(const struct work *w, const struct place *p)
 {
 	const struct state_job *j = p->job < 0 ? NULL : &w->in->jobs[p->job];
@@ -159,7 +164,8 @@ static bool takes_more(const struct work *w, const struct place *p)
 	return p->up && !p->trouble && p->group->free_steps && p->fills < w->in->fills_max;
 }
 
-/* ---- Objects ------------------------------------------------------------------------------------ */
+/* ---- Objects ------------------------------------------------------------------------------------
+ */
 
 static void view_init(struct view *v, const struct work *w, const struct map_object *o)
 {
@@ -210,8 +216,9 @@ static int victim_rank(const struct view *v, unsigned i)
 	return v->at[i]->up ? shares_fault_set(v, i) : 2;
 }
 
-/* Which of the `in` replicas goes when there are more than enough: one that is to go anyway, else one
- * out of reach, else one whose fault set has another copy, else the one on the fullest group. -1: none. */
+/* Which of the `in` replicas goes when there are more than enough: one that is to go anyway, else
+ * one out of reach, else one whose fault set has another copy, else the one on the fullest group.
+ * -1: none. */
 static int victim(const struct view *v)
 {
 	int found = -1;
@@ -254,9 +261,10 @@ static void count_object(struct work *w, const struct view *v)
 	}
 }
 
+/* All copies are there, and one more, filled or not: something else is to go for it. */
 static bool in_transit(const struct view *v)
 {
-	return v->in_good >= v->v->copies && v->good_count > v->in_good;
+	return v->in_good >= v->v->copies && (v->good_count > v->in_good || v->in > v->v->copies);
 }
 
 /* Something to do, now or later? */
@@ -272,7 +280,7 @@ static void task_add(struct work *w, const struct view *v)
 		w->task_cap = w->task_cap * 2 + 256;
 		w->task = xrealloc(w->task, w->task_cap * sizeof(*w->task));
 	}
-	w->task[w->task_count++] = (struct task){v->o, v->sources};
+	w->task[w->task_count++] = (struct task){v->o, v->sources, -1};
 }
 
 static void each_object(struct work *w, void (*fn)(struct work *w, const struct map_object *o))
@@ -301,16 +309,16 @@ static void survey(struct work *w, const struct map_object *o)
 static void settle_transit(struct work *w)
 {
 	for (size_t i = 0; i < w->task_count; i++) {
+		struct task *t = &w->task[i];
 		struct view v;
-		int from;
 
-		view_init(&v, w, w->task[i].object);
+		view_init(&v, w, t->object);
 		if (!in_transit(&v))
 			continue;
-		from = victim(&v);
 		w->transit++;
-		if (from >= 0 && v.good[from])
-			v.at[from]->bytes -= v.v->object_size;
+		t->leaves = victim(&v);
+		if (t->leaves >= 0 && v.good[t->leaves])
+			v.at[t->leaves]->bytes -= v.v->object_size;
 	}
 	for (unsigned i = 0; i < w->places; i++)
 		if (w->place[i].up && !w->place[i].trouble)
@@ -326,7 +334,8 @@ static int task_compare(const void *a, const void *b)
 	return x->object->id < y->object->id ? -1 : x->object->id > y->object->id;
 }
 
-/* ---- Steps -------------------------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------------------------------
+ */
 
 static struct object_change *change(struct work *w, const struct map_object *o, enum object_op op)
 {
@@ -369,31 +378,28 @@ static void move_primary(struct work *w, const struct view *v)
 }
 
 /* A copy that a rebalance has under way: it goes on as long as it makes things more even. */
-static bool rebalancing(const struct work *w, const struct view *v, unsigned i)
+static bool rebalancing(const struct work *w, const struct view *v, unsigned i, int from)
 {
-	int from = victim(v);
-
-	if (w->rebalance < 0 || !v->good[i] || !v->at[i]->up || from < 0)
+	if (w->rebalance < 0 || !v->good[i] || !v->at[i]->up || from < 0 || !v->at[from])
 		return false;
-	return load(v->at[from]) + (double)v->v->object_size / (double)v->at[from]->group->raw_bytes >=
+	return load(v->at[from]) +
+		       (double)v->v->object_size / (double)v->at[from]->group->raw_bytes >=
 	       load(v->at[i]) - (double)v->v->object_size / (double)v->at[i]->group->raw_bytes;
 }
 
 /* I is complete on groups that stay: what is not of it goes. True: a step was taken. */
-static bool prune(struct work *w, const struct view *v)
+static bool prune(struct work *w, const struct view *v, int from)
 {
 	const struct map_object *o = v->o;
-	int from;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
-		if (o->member[i].in || i == o->primary || rebalancing(w, v, i))
+		if (o->member[i].in || i == o->primary || rebalancing(w, v, i, from))
 			continue;
 		remove_member(w, v, i);
 		return true;
 	}
-	if (v->in <= v->v->copies)
+	if (v->in <= v->v->copies || from < 0)
 		return false;
-	from = victim(v);
 	if (from == o->primary)
 		move_primary(w, v);
 	else
@@ -401,8 +407,8 @@ static bool prune(struct work *w, const struct view *v)
 	return true;
 }
 
-/* Copies are missing: of those that were never filled, what cannot be finished goes, and what is too
- * much since an older replica is back: that one lacks less. The newest first. */
+/* Copies are missing: of those that were never filled, what cannot be finished goes, and what is
+ * too much since an older replica is back: that one lacks less. The newest first. */
 static bool prune_unfilled(struct work *w, const struct view *v)
 {
 	const struct map_object *o = v->o;
@@ -448,18 +454,20 @@ static const char *refuse(void *arg, const struct map_group *g)
 	return "is being filled as much as it can take";
 }
 
-static void explain(struct work *w, const struct view *v, const struct placement_reason *r, unsigned n)
+static void explain(struct work *w, const struct view *v, const struct placement_reason *r,
+		    unsigned n)
 {
 	char *why = w->out->why;
 	size_t at;
 
 	if (why[0])
 		return;
-	snprintf(why, sizeof(w->out->why), "volume %s: a copy needs a group in a fault set of its own",
-		 v->v->name);
+	snprintf(why, sizeof(w->out->why),
+		 "volume %s: a copy needs a group in a fault set of its own", v->v->name);
 	for (unsigned i = 0; i < n; i++) {
 		at = strlen(why);
-		snprintf(why + at, sizeof(w->out->why) - at, "; group %u: %s", r[i].group, r[i].text);
+		snprintf(why + at, sizeof(w->out->why) - at, "; group %u: %s", r[i].group,
+			 r[i].text);
 	}
 }
 
@@ -505,9 +513,11 @@ static enum placed place_copy(struct work *w, const struct view *v)
 	return PLACED;
 }
 
-/* ---- One object --------------------------------------------------------------------------------- */
+/* ---- One object ---------------------------------------------------------------------------------
+ */
 
-/* Counts it for the jobs that speak for its replicas, and says how many copies may be placed now. */
+/* Counts it for the jobs that speak for its replicas, and says how many copies may be placed now.
+ */
 static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *waits)
 {
 	const struct map_object *o = v->o;
@@ -518,7 +528,8 @@ static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *
 	for (unsigned i = 0; i < o->member_count; i++) {
 		const struct place *p = v->at[i];
 
-		if (!p) { /* lost with its group's incarnation: nobody's job, just to be made again */
+		if (!p) { /* lost with its group's incarnation: nobody's job, just to be made again
+			   */
 			free_to++;
 			continue;
 		}
@@ -557,7 +568,7 @@ static void count_blocked(struct work *w, const struct view *v)
 		}
 }
 
-static void task_run(struct work *w, const struct map_object *o)
+static void task_run(struct work *w, const struct task *t)
 {
 	struct relocate_lacking *l = &w->out->lacking;
 	enum placed placed = PLACE_LATER;
@@ -565,7 +576,7 @@ static void task_run(struct work *w, const struct map_object *o)
 	bool held, waits, lacks;
 	struct view v;
 
-	view_init(&v, w, o);
+	view_init(&v, w, t->object);
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;
@@ -574,7 +585,7 @@ static void task_run(struct work *w, const struct map_object *o)
 		return;
 	}
 	if (v.in_good >= v.v->copies) {
-		prune(w, &v);
+		prune(w, &v, t->leaves);
 		return;
 	}
 	need = v.good_count < v.v->copies ? v.v->copies - v.good_count : 0;
@@ -604,7 +615,8 @@ static void task_run(struct work *w, const struct map_object *o)
 		l->queued++;
 }
 
-/* ---- Rebalance ---------------------------------------------------------------------------------- */
+/* ---- Rebalance ----------------------------------------------------------------------------------
+ */
 
 static double surplus(const struct work *w, const struct place *p)
 {
@@ -620,12 +632,13 @@ static bool overloaded(const struct work *w, const struct place *p)
 	       surplus(w, p) * 100 > ((double)p->bytes - surplus(w, p)) * TOLERANCE_PERCENT;
 }
 
-/* After the move the source must not be emptier than the target: each move makes things more even, so
- * they end. */
+/* After the move the source must not be emptier than the target: each move makes things more even,
+ * so they end. */
 static bool improves(const struct place *from, const struct place *to, uint64_t size)
 {
-	return from->bytes >= size && (double)(from->bytes - size) / (double)from->group->raw_bytes >=
-					      (double)(to->bytes + size) / (double)to->group->raw_bytes;
+	return from->bytes >= size &&
+	       (double)(from->bytes - size) / (double)from->group->raw_bytes >=
+		       (double)(to->bytes + size) / (double)to->group->raw_bytes;
 }
 
 static bool fits(const struct view *v, unsigned leaves, const struct place *to)
@@ -728,7 +741,7 @@ void relocate(const struct relocate_input *in, struct relocate_plan *out)
 	settle_transit(&w);
 	qsort(w.task, w.task_count, sizeof(*w.task), task_compare);
 	for (size_t i = 0; i < w.task_count; i++)
-		task_run(&w, w.task[i].object);
+		task_run(&w, &w.task[i]);
 	rebalance(&w);
 	free(w.task);
 	free(w.place);

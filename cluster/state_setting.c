@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster settings that this version reads: keys, ranges, defaults. Keys that it does not know are
- * kept for versions that do. */
+/* The cluster settings that this version reads: keys, ranges, defaults. Keys that it does not know
+ * are kept for versions that do. */
 #include "cluster/state_impl.h"
 
 #include <stdlib.h>
@@ -10,9 +10,11 @@ const struct setting_rule setting_rules[] = {
 	 "how long a gateway may be silent before others may take its attachments, in ms",
 	 ATTACH_TTL_MIN_MS, ATTACH_TTL_MAX_MS, ATTACH_TTL_MS},
 	{REBUILD_DELAY_KEY,
-	 "how long a node may be away before its copies are made elsewhere, in seconds", 1, 604800, 60},
+	 "how long a node may be away before its copies are made elsewhere, in seconds", 1, 604800,
+	 60},
 	{REBUILD_FLOOR_KEY,
-	 "what each node copies for rebuilds and returns however busy clients are, in MiB/s", 1, 100000, 8},
+	 "what each node copies for rebuilds and returns however busy clients are, in MiB/s", 1,
+	 100000, 8},
 	{REBUILD_LIMIT_KEY, "the most that each node copies, in MiB/s; 0: no limit", 0, 100000, 0},
 	{REBALANCE_AUTO_KEY,
 	 "1: replicas move by themselves to nodes and disk groups that were added", 0, 1, 0},

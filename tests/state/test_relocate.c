@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans of rebuild, evacuation and rebalance, and that following them ends: a small world applies them
- * to a state machine, fills what is placed, and takes nodes away and brings them back. */
+/* Plans of rebuild, evacuation and rebalance, and that following them ends: a small world applies
+ * them to a state machine, fills what is placed, and takes nodes away and brings them back. */
 #include "cluster/relocate.h"
 #include "node/base/rng.h"
 #include "tests/state/state_kit.h"
@@ -34,7 +34,8 @@ static void world_fini(struct world *w)
 	kit_fini(&w->k);
 }
 
-static int job(struct world *w, uint8_t op, uint8_t kind, uint32_t id, uint16_t node, uint16_t group)
+static int job(struct world *w, uint8_t op, uint8_t kind, uint32_t id, uint16_t node,
+	       uint16_t group)
 {
 	struct command c = {
 		.kind = CMD_JOB,
@@ -65,7 +66,8 @@ static void add_node(struct world *w, uint16_t n)
 
 /* ---- What replicators would do ---- */
 
-static void each(struct world *w, void (*fn)(struct world *w, struct map_object *o, void *arg), void *arg)
+static void each(struct world *w, void (*fn)(struct world *w, struct map_object *o, void *arg),
+		 void *arg)
 {
 	const struct map *m = map_of(w);
 
@@ -84,7 +86,8 @@ static bool up(struct world *w, const struct map_member *mb)
 	return n && w->node[n->id].up && map_group(map_of(w), mb->group)->state == GROUP_ACTIVE;
 }
 
-static struct object_change by_primary(struct world *w, struct map_object *o, uint8_t op, unsigned i)
+static struct object_change by_primary(struct world *w, struct map_object *o, uint8_t op,
+				       unsigned i)
 {
 	struct map_node *p = map_primary_node(map_of(w), o);
 
@@ -124,7 +127,8 @@ static void suspect(struct world *w, struct map_object *o, void *arg)
 			EXPECT_EQ(kit_change(&w->k, by_primary(w, o, OBJ_DROP, i)), OBJ_DONE);
 }
 
-/* Promotes out members that can be reached; *arg: one in so many of those that were never filled. */
+/* Promotes out members that can be reached; *arg: one in so many of those that were never filled.
+ */
 static void fill(struct world *w, struct map_object *o, void *arg)
 {
 	unsigned *odds = arg;
@@ -171,7 +175,8 @@ static unsigned follow(struct world *w)
 		EXPECT_OK(job(w, JOB_START, JOB_REBUILD, 0, p->wanted[i].node, p->wanted[i].group));
 	for (unsigned i = 0; i < p->count; i++) {
 		struct map_object *o = kit_object(&w->k, p->change[i].object);
-		unsigned before = in_up(w, o), copies = map_volume(map_of(w), object_volume(o->id))->copies;
+		unsigned before = in_up(w, o),
+			 copies = map_volume(map_of(w), object_volume(o->id))->copies;
 
 		/* Nothing that a plan says is refused, or takes a copy that the policy wants. */
 		EXPECT_EQ(kit_change(&w->k, p->change[i]), OBJ_DONE);

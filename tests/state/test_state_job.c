@@ -95,7 +95,8 @@ TEST(job, wrong_targets_and_steps_are_refused)
 	EXPECT(state_digest(k.s) == digest);
 	EXPECT_OK(job(&k, JOB_PAUSE, 1));
 	EXPECT_OK(job(&k, JOB_PAUSE, 1)); /* the same again */
-	EXPECT_RC(job(&k, JOB_FINISH, 1), -ERR_REFUSED); /* a paused one waits, though nothing is left */
+	EXPECT_RC(job(&k, JOB_FINISH, 1),
+		  -ERR_REFUSED); /* a paused one waits, though nothing is left */
 	EXPECT_OK(job(&k, JOB_RESUME, 1));
 	EXPECT_OK(job(&k, JOB_FINISH, 1));
 	EXPECT_RC(job(&k, JOB_PAUSE, 1), -ERR_REFUSED);
@@ -264,7 +265,8 @@ TEST(remove, one_of_i_goes_in_one_step_when_all_copies_stay)
 	o = kit_object(&k, object_id(1, 0));
 	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_REMOVE, 1)), OBJ_IS_IN);
 	EXPECT_EQ(kit_change(&k, place(&k, o, unused_group(o))), OBJ_DONE);
-	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_REMOVE, 1)), OBJ_IS_IN); /* the third is not in yet */
+	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_REMOVE, 1)),
+		  OBJ_IS_IN); /* the third is not in yet */
 	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_PROMOTE, 2)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_REMOVE, 0)), OBJ_NEEDED); /* the primary */
 	EXPECT_EQ(kit_change(&k, change(&k, o, OBJ_REMOVE, 1)), OBJ_DONE);
