@@ -260,6 +260,7 @@ static void object_apply(struct object *o)
 	o->me = find_me(r, &o->config, &o->group);
 	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure ||
 		  o->config.member[o->me].gen != o->gen)) {
+		o->moved |= r->draining && c->primary != o->me;
 		primary_end(o, "the map has another primary or tenure");
 		p = NULL;
 	}
@@ -290,6 +291,8 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	    o->gen != c->member[o->me].gen || o->diverged || o->resigning || o->group->failed ||
 	    store_is_damaged(o->store))
 		return false;
+	if (o->seen > c->epoch)
+		return false; /* this map is older than what was joined here */
 	if (c->primary ==
 	    o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
 		return c->primary_incarnation != r->incarnation || c->tenure <= o->seen ||
@@ -328,7 +331,7 @@ static bool object_tick(struct object *o, uint64_t now)
 		busy = true;
 		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
 			o->proposed_us = now;
-			propose_drop(o, &o->config.member[o->me]);
+			propose_resign(o);
 		}
 	}
 	if (o->me < 0 || !o->listed)
@@ -353,6 +356,7 @@ static void tick(struct timer *t)
 		if (st.failed && !g->failed)
 			group_fail(g, st.failed);
 	}
+	moves_tick(r, now);
 	list_splice_back(&work, &r->busy);
 	while ((n = list_pop_front(&work))) {
 		struct object *o = list_entry(n, struct object, busy);
@@ -384,6 +388,7 @@ static void turn_end(struct turn_end *t)
 	struct replicator *r = container_of(t, struct replicator, turn);
 
 	ops_run(r);
+	moves_run(r);
 	session_acks(r);
 	if (r->change_count) {
 		r->hooks->propose(r->ctx, r->changes, r->change_count);
@@ -466,6 +471,7 @@ void replicator_map_done(struct replicator *r)
 			mark_volume(r, container_of(v, struct map_volume, by_id)->id);
 		list_for_each(o, &r->objects, link) mark(r, o->id);
 	}
+	r->homes_look = true;
 	while ((at = list_pop_front(&r->dirty)))
 		object_apply(list_entry(at, struct object, dirty_link));
 }
@@ -632,6 +638,7 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	list_init(&r->op_waiting);
 	list_init(&r->ready);
 	list_init(&r->gated);
+	list_init(&r->moves);
 	list_init(&r->arrivals_free);
 	hmap_init(&r->by_id);
 	pool_init(&r->ops, "replica operations", sizeof(struct io_op), cfg->ops ? cfg->ops : 1024);

@@ -25,6 +25,8 @@ struct replicator_hooks {
 	void (*event)(void *ctx, uint8_t severity, const char *code, const char *text);
 	/* A Raft leader is in reach now (Y6: promotions are proposed only then). NULL: always. */
 	bool (*leader_known)(void *ctx);
+	/* Wall clock, for the end of maintenance leases; never for the protocol. NULL: none ends. */
+	uint64_t (*wall_ms)(void *ctx);
 };
 
 /* Times of replication.md; the simulator and tests shrink nothing: these are the product's. */
@@ -71,6 +73,16 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 /* A client request for an object of this shard; always PENDING or 0. */
 int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w) MUST_USE;
 
+/* T3: the primary of this object, which is here, moves to `node` (0: to any that can). 0: it began, and
+ * is given up by itself when it does not succeed; -ERR_NOT_FOUND: it is not here; -ERR_BUSY: it cannot
+ * now (not serving, moving, no leader); -ERR_REFUSED: no in-sync member there has joined. */
+int replicator_move(struct replicator *r, uint64_t object, uint16_t node) MUST_USE;
+/* The process will stop: primaries move away, then replicas resign, where the object goes on without
+ * them. Ends when nothing is left, which may be never (no leader, nobody to go on): the caller sets
+ * the limit. */
+void replicator_drain(struct replicator *r);
+unsigned replicator_drain_left(struct replicator *r); /* objects that still need this process */
+
 /* For people: state of one object here, and operations in flight. */
 enum replica_role { REPLICA_NONE, REPLICA_PRIMARY, REPLICA_SECONDARY, REPLICA_SYNCING, REPLICA_OUT };
 struct replica_info {
@@ -93,6 +105,7 @@ void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct rep
 struct replicator_stats {
 	uint64_t reads, writes, trims, read_bytes, write_bytes, retries, repairs, corrupt;
 	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
+	uint64_t moves; /* planned, that were applied */
 	uint64_t objects, primaries, serving, syncing, mending;
 };
 void replicator_stats(struct replicator *r, struct replicator_stats *out);

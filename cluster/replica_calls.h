@@ -60,9 +60,16 @@ bool primary_leased(struct primary *p,
 		    const char **waits_for); /* fresh clock; asks for what is missing */
 struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
 void member_unjoin(struct member *m, uint64_t retry_us);
+void primary_announce(struct primary *p); /* the watermark, now */
 const char *primary_state_text(struct primary *p);
 void propose_drop(struct object *o, const struct map_member *who);
 void propose_takeover(struct object *o);
+
+/* replica_move.c */
+void moves_run(struct replicator *r); /* at the end of a turn */
+void moves_tick(struct replicator *r, uint64_t now);
+void move_end(struct primary *p); /* it moves no longer: given up, or its tenure ended */
+void propose_resign(struct object *o);
 
 /* replica_member.c */
 void inbound_join(struct session *s, const struct msg_join *m);

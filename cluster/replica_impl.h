@@ -5,6 +5,7 @@
  *   replica.c           life of a replicator, the map, stores, objects, tick, what people see
  *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
  *   replica_primary.c   a tenure: takeover, joins, want, commit (C1 C2 T1 T2 W2 W4 W5)
+ *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
  *   replica_catchup.c   the source of a catch-up, and the target's answers (Y2–Y6)
  *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
@@ -31,8 +32,7 @@
 #define OBJECT_OPS_MAX    256u
 #define USED_US           3000000u /* a session counts as in use this long after an operation */
 
-/* ---- Groups and sessions -----------------------------------------------------------------------
- */
+/* ---- Groups and sessions ----------------------------------------------------------------------- */
 
 struct group { /* a disk group of this node */
 	struct list link;
@@ -99,8 +99,7 @@ struct hold {
 	bool owed;
 };
 
-/* ---- Objects ------------------------------------------------------------------------------------
- */
+/* ---- Objects ----------------------------------------------------------------------------------- */
 
 enum inbound_state { IN_NONE, IN_HEADER, IN_FOLDS, IN_JOINED };
 
@@ -127,6 +126,7 @@ struct object {
 	struct replicator *r;
 	uint64_t id;
 	bool listed, dirty, creating, diverged, resigning, in_busy;
+	bool moved; /* once since the node began to stop: two that stop must not play ping-pong */
 	struct map_object config; /* as applied last */
 	int me;                   /* index of this node's replica in config.member, or -1 */
 	struct group *group;
@@ -176,12 +176,7 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 };
 
 enum primary_state {
-	PRIMARY_EPOCH,
-	PRIMARY_TAIL,
-	PRIMARY_JOIN,
-	PRIMARY_FENCE,
-	PRIMARY_SERVE,
-	PRIMARY_ENDED
+	PRIMARY_EPOCH, PRIMARY_TAIL, PRIMARY_JOIN, PRIMARY_FENCE, PRIMARY_SERVE, PRIMARY_ENDED
 };
 
 struct primary { /* one tenure of this node */
@@ -204,10 +199,13 @@ struct primary { /* one tenure of this node */
 	struct store_tail *tail;
 	struct wait tail_wait;
 	bool tail_waiting; /* for memory */
+	/* T3: the node it moves to; 0: it stays. While it moves nothing is admitted. */
+	uint16_t moving, move_group;
+	struct list move_link;
+	uint64_t move_us, move_proposed_us, move_again_us;
 };
 
-/* ---- Operations ---------------------------------------------------------------------------------
- */
+/* ---- Operations -------------------------------------------------------------------------------- */
 
 enum op_stage {
 	OP_ADMIT,
@@ -281,7 +279,10 @@ struct replicator {
 	const struct replicator_hooks *hooks;
 	void *ctx;
 	uint64_t start_us;
-	bool stopping, rescan;
+	bool stopping, rescan, draining, homes_look; /* some primaries may not be at home */
+	uint64_t look_us;                            /* not before */
+	struct list moves;                           /* primaries that move */
+	unsigned move_count, draining_left;
 	struct list groups, sessions, ghosts, objects, busy, dirty;
 	struct hmap by_id;
 	struct peer *peers; /* NODES_MAX + 1 */

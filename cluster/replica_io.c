@@ -7,6 +7,7 @@
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US  500000u
+#define ARRIVE_WAIT_US 200000u /* for this replica to become what the client took it for */
 
 void op_ready(struct io_op *op, int rc)
 {
@@ -163,7 +164,7 @@ static uint8_t admission_status(struct io_op *op)
 		return IO_NOT_PRIMARY;
 	if (!p)
 		return object_is_primary(o) ? IO_RETRY : IO_NOT_PRIMARY;
-	if (p->state != PRIMARY_SERVE)
+	if (p->state != PRIMARY_SERVE || p->moving)
 		return IO_RETRY;
 	if (q->epoch < p->tenure)
 		return IO_STALE_EPOCH;
@@ -195,14 +196,36 @@ static void op_shape(struct io_op *op)
 	op->merge = op->mend || (!op->whole && (q->kind == IO_WRITE || q->kind == IO_ZEROES));
 }
 
+/* The client is right to come here, but a moment early: it knows a newer map than this node does, or
+ * the takeover is not through yet. Waiting here costs it less than coming again. */
+static const char *too_early(const struct io_op *op)
+{
+	const struct object *o = op->object;
+
+	if (!o || !o->listed || o->me < 0 || op->mend ||
+	    (op->status != IO_RETRY && op->status != IO_NOT_PRIMARY) ||
+	    (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us >= ARRIVE_WAIT_US))
+		return NULL;
+	if (o->primary)
+		return o->primary->state != PRIMARY_SERVE ? "this replica to take over" : NULL;
+	if (op->io->request->epoch > o->config.epoch && op->io->request->epoch != UINT32_MAX)
+		return "a newer map";
+	return object_is_primary(o) ? "this replica to take over" : NULL;
+}
+
 static int op_admit(struct io_op *op)
 {
 	struct primary *p;
+	const char *wait;
 
 	op_shape(op);
 	op->status = admission_status(op);
+	wait = too_early(op);
+	if (wait)
+		return op_park(op, wait);
 	if (op->status != IO_OK)
 		return op_answer_with(op, op->status);
+	op->gate_us = 0;
 	if (!op->blocks)
 		return op_answer_with(op, IO_OK);
 	p = op->object->primary;
@@ -685,6 +708,8 @@ int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w)
 void ops_destroy(struct replicator *r)
 {
 	struct list *n;
+
+	list_splice_back(&r->ready, &r->gated);
 
 	while ((n = list_pop_front(&r->op_waiting))) {
 		struct io_exec *io = list_entry(n, struct io_exec, link);

@@ -218,6 +218,10 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		nak(s, &m->key, o->diverged ? NAK_DIVERGED : NAK_FAILED);
 		return;
 	}
+	if (m->syncing && s->r->draining) { /* it resigned because it stops: do not fill it now */
+		nak(s, &m->key, NAK_FAILED);
+		return;
+	}
 	if (o->seen > m->key.tenure || (o->primary && o->primary->tenure >= m->key.tenure)) {
 		uint8_t body[32];
 		struct writer w = writer_init(body, sizeof(body));

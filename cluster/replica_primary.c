@@ -234,7 +234,7 @@ void primary_append(struct primary *p, struct outgoing *out)
 }
 
 /* The watermark, when no record carries it (W4). */
-static void announce(struct primary *p)
+void primary_announce(struct primary *p)
 {
 	uint8_t body[160];
 
@@ -535,6 +535,7 @@ void primary_start(struct object *o)
 	p->start_us = p->traffic_us = now_us(r);
 	list_init(&p->outgoing);
 	list_init(&p->ops);
+	list_init(&p->move_link);
 	range_queue_init(&p->range);
 	p->put_wait.resume = put_resume;
 	p->tail_wait.resume = tail_resume;
@@ -579,6 +580,8 @@ void primary_end(struct object *o, const char *why)
 		return;
 	log_info("replica", "no longer primary", "object=%llx tenure=%u why=\"%s\"",
 		 (unsigned long long)o->id, p->tenure, why);
+	p->r->stats.moves += p->moving && p->move_proposed_us;
+	move_end(p);
 	o->primary = NULL;
 	o->stopped = MAX(o->stopped, p->tenure);
 	p->state = PRIMARY_ENDED;
@@ -889,7 +892,7 @@ static bool member_tick(struct primary *p, struct member *m, uint64_t now)
 bool primary_tick(struct primary *p, uint64_t now)
 {
 	struct object *o = p->object;
-	bool busy = p->state != PRIMARY_SERVE || p->op_count;
+	bool busy = p->state != PRIMARY_SERVE || p->op_count || p->moving;
 
 	for (unsigned i = 0; i < p->member_count; i++)
 		busy |= member_tick(p, &p->member[i], now);
@@ -903,13 +906,13 @@ bool primary_tick(struct primary *p, uint64_t now)
 		busy = true;
 		if (loop_turn_us(p->r->loop) - p->traffic_us >= ms(p->r->times->commit_ms) &&
 		    (p->state == PRIMARY_SERVE || p->state == PRIMARY_FENCE))
-			announce(p);
+			primary_announce(p);
 	}
 	/* W5: a primary that cannot log gives up its place. */
 	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 &&
 	    now - o->proposed_us >= PROPOSE_AGAIN_US) {
 		o->proposed_us = now;
-		propose_drop(o, &o->config.member[o->me]);
+		propose_resign(o);
 	}
 	return busy;
 }
@@ -926,7 +929,7 @@ const char *primary_state_text(struct primary *p)
 	case PRIMARY_FENCE:
 		return "taking over: waits for earlier leases to end";
 	case PRIMARY_SERVE:
-		return "serving";
+		return p->moving ? "moving to another node" : "serving";
 	case PRIMARY_ENDED:
 		return "ended";
 	}

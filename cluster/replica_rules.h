@@ -25,6 +25,8 @@ enum replica_rule {
 	RULE_UPTIME = 1 << 12,       /* T2: up for the grace time before serving */
 	RULE_DROP_APPLIED = 1 << 13, /* C1: a dropped member leaves when the drop is applied */
 	RULE_REPAIR = 1 << 14,       /* Q3: only want, and only who has everything, answers */
+	RULE_KEEP = 1 << 15,         /* T3: a planned move drops nobody */
+	RULE_FENCED = 1 << 16,       /* N5: FENCED says that the tenure has ended */
 };
 extern uint32_t replica_rules_off;
 static inline bool rule(enum replica_rule x)

@@ -182,7 +182,7 @@ static void on_fence(struct session *s, struct reader *r)
 	o = object_find(s->r, m.object);
 	if (o && m.seen) {
 		o->stopped = MAX(o->stopped, m.seen - 1);
-		if (o->primary && o->primary->tenure < m.seen)
+		if (o->primary && o->primary->tenure < m.seen && rule(RULE_FENCED))
 			primary_end(o, "fenced by a member that has seen a later tenure");
 	}
 	msg_fence_encode(&m, &w);

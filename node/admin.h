@@ -84,6 +84,7 @@ int admin_listen_unix(struct admin *a) MUST_USE;
 /* config->admin_listen. tls is made from ca.pem, node.pem, node.key and must allow anonymous clients
  * (they may only join); it outlives admin. */
 int admin_listen_tls(struct admin *a, struct tls_ctx *tls) MUST_USE;
+uint64_t wall_ms(void); /* any thread; for people and leases in the map, not for the protocol */
 uint16_t admin_tls_port(const struct admin *a); /* 0 while not listening */
 /* No new requests; those in flight are answered "stopping". The cluster may go away afterwards. */
 void admin_stop(struct admin *a);

@@ -83,7 +83,6 @@ bool admin_failed(struct areq *q, int rc, const struct command_result *r);
 /* Who said it and how old it is: put under "source" of every answer about the cluster. */
 struct json *admin_source(const struct admin *a);
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
-uint64_t wall_ms(void);
 void admin_command(const struct areq *q, uint16_t kind,
 		   struct command *out); /* time and actor filled in */
 

@@ -31,6 +31,7 @@ static const struct field replicator_fields[] = {
 	F(replicator_stats, grants),      F(replicator_stats, leases_missed),
 	F(replicator_stats, takeovers),   F(replicator_stats, drops),
 	F(replicator_stats, promotions),  F(replicator_stats, resync_bytes),
+	F(replicator_stats, moves),
 	F(replicator_stats, objects),     F(replicator_stats, primaries),
 	F(replicator_stats, serving),     F(replicator_stats, syncing),
 };

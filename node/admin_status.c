@@ -125,7 +125,7 @@ static struct json *io_to_json(const struct admin *a)
 {
 	static const char *const keys[] = {
 		"reads",     "writes", "read_bytes", "write_bytes",  "repairs", "corrupt",
-		"takeovers", "drops",  "promotions", "resync_bytes", "syncing"};
+		"takeovers", "moves", "drops",  "promotions", "resync_bytes", "syncing"};
 	struct json *j = json_object_new();
 
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {

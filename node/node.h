@@ -77,6 +77,7 @@ struct node {
 	uint64_t nonce;           /* of this process */
 	struct node_start *start; /* the registration in progress, node_start.c */
 	struct fdwatch signal_watch;
+	struct drain *drain; /* stop.c */
 	struct timer stop_timer;
 	struct post nbd_post, stop_post;
 	struct wait stop_wait;
@@ -96,6 +97,9 @@ extern const struct control_hooks node_control_hooks;
 int node_on_shards(void *node, struct admin_shard_job *job, struct wait *w);
 
 void node_nbd_start(struct node *n);
+
+/* stop.c: SIGTERM. Ends the process within about 10 s, mostly within one. */
+void node_stop(struct node *n);
 
 /* node_start.c: identity → groups → control → registration → shards. */
 int node_claim(void *node, struct wait *w); /* admin_node_ops.claim */

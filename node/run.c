@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process: parts that exist in every state of its life (control loop, admin, signals), and its
- * end.
- *
- * Crash-only: a clean stop drains the front ends and exits; it does nothing that a kill -9 would
- * not leave right, so there is one way to come back and it is always tested. */
+/* The process: parts that exist in every state of its life (control loop, admin, signals). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +15,6 @@
 #include "node/standalone.h"
 
 #define CONTROL_BUFFERS_BYTES (64u << 20)
-#define STOP_DEADLINE_US      5000000u
 #define NBD_CONNECTIONS_MAX   256u
 #define NBD_NEGOTIATING_MAX   64u
 
@@ -107,47 +102,7 @@ void node_nbd_start(struct node *n)
 	loop_post(n->shards[0].loop, &n->nbd_post);
 }
 
-/* ---- Stop ---- */
-
-static void stop_now(struct node *n)
-{
-	log_info("node", "stopped", "%s", "");
-	_exit(0);
-}
-
-static void on_stop_deadline(struct timer *t)
-{
-	stop_now(container_of(t, struct node, stop_timer));
-}
-
-static void on_nbd_stopped(struct wait *w, int rc)
-{
-	stop_now(container_of(w, struct node, stop_wait));
-}
-
-static void nbd_stop(struct post *p)
-{
-	struct node *n = container_of(p, struct node, stop_post);
-
-	if (!n->shards[0].nbd)
-		stop_now(n);
-	n->stop_wait.resume = on_nbd_stopped;
-	nbd_server_stop(n->shards[0].nbd, &n->stop_wait);
-}
-
-static void node_stop(struct node *n)
-{
-	if (n->stopping)
-		return;
-	n->stopping = true;
-	log_info("node", "stopping: front ends finish what is in flight", "%s", "");
-	admin_stop(n->admin);
-	if (!n->shards_running)
-		stop_now(n);
-	timer_set(&n->stop_timer, STOP_DEADLINE_US);
-	n->stop_post.fn = nbd_stop;
-	loop_post(n->shards[0].loop, &n->stop_post);
-}
+/* ---- Signals ---- */
 
 static void on_signal(struct fdwatch *w, unsigned events)
 {
@@ -200,7 +155,6 @@ static int node_create(struct node *n, struct config *config)
 	if (!n->loop)
 		return -ENOSYS;
 	node_signals(n);
-	timer_init(&n->stop_timer, n->loop, on_stop_deadline);
 	n->nonce = rng_next(loop_rng(n->loop));
 	n->pool = buf_pool_create(CONTROL_BUFFERS_BYTES);
 	n->workers = worker_pool_create("worker", 2, 0);

@@ -127,12 +127,18 @@ static bool shard_leader_known(void *ctx)
 	return atomic_load_explicit(&s->node->leader_known, memory_order_relaxed);
 }
 
+static uint64_t shard_wall_ms(void *ctx)
+{
+	return wall_ms();
+}
+
 static const struct replicator_hooks replicator_hooks = {
 	.propose = shard_propose,
 	.group_failed = shard_group_failed,
 	.superseded = shard_superseded,
 	.event = shard_event,
 	.leader_known = shard_leader_known,
+	.wall_ms = shard_wall_ms,
 };
 
 /* ---- The client's proposals: attach, renew and detach ---- */

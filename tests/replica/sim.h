@@ -27,7 +27,7 @@
 
 struct sim_proc {      /* a node: its host and its process */
 	unsigned node; /* 1 … */
-	bool alive, dying, powered;
+	bool alive, dying, powered, stopping;
 	unsigned life; /* +1 at each start: events of an earlier life are void */
 	uint64_t paused_until;
 	int64_t drift_ppm;
@@ -52,7 +52,7 @@ struct sim_plan {
 	unsigned nodes, copies, clients, ops_per_client, depth;
 	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
-		suspect, blackout;
+		suspect, blackout, move, stop;
 	bool duplicates, trims, partial, verbose, tiny_log, drift, fence;
 };
 
@@ -80,7 +80,7 @@ struct sim {
 	uint64_t medium_errors;
 	/* verdict */
 	char failure[4096];
-	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults;
+	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults, moves_begun, stops;
 };
 extern struct sim sim;
 
@@ -135,6 +135,8 @@ bool sim_fenced_everywhere(void);
 void sim_heal(void);
 void sim_proc_crash(unsigned node);
 void sim_proc_start(unsigned node);
+void sim_proc_stop(unsigned node); /* cleanly: drains, then ends */
+void sim_move(unsigned node, uint32_t object); /* its primary, which is there, moves to any other */
 bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);
 const char *sim_describe(void);
@@ -168,4 +170,7 @@ bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 /* sim_cases.c */
 bool sim_case_repair(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);
+bool sim_case_move(uint64_t seed);
+bool sim_case_stop(uint64_t seed);
+bool sim_case_slow_log(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directed histories. Repair: a block that its replica cannot produce is taken from one that can
+/* Directed histories. Planned moves, clean stops, a log that stalls: who takes over, and that nobody
+ * is dropped who need not be. Repair: a block that its replica cannot produce is taken from one that can
  * (Q3), also where that one has only just come back or its session has only just ended; and never
  * from one that is still being filled. */
 #include "tests/replica/sim.h"
@@ -148,5 +149,147 @@ bool sim_case_attachment(uint64_t seed)
 		sim_fail("reads were answered under an attachment that is not known yet");
 	sim.attachment[0] = known;
 	wait_for(sim_clients_done, "the reads are answered");
+	return sim_finish();
+}
+
+/* ---- Planned moves (T3), clean stop, hand-over (W5) ---- */
+
+static unsigned primary_node(uint32_t object)
+{
+	const struct map *m = state_map(sim.state);
+	const struct map_node *n =
+		map_primary_node(m, map_object(m, object_id(sim.volume, object)));
+
+	return n ? n->id : 0;
+}
+
+static unsigned moved_from;
+static uint32_t moved_object;
+
+static bool moved(void)
+{
+	return primary_node(moved_object) != moved_from;
+}
+
+static bool serves_elsewhere(void)
+{
+	unsigned n = primary_node(moved_object);
+	struct replica_info i;
+
+	return n && n != moved_from && sim.proc[n].alive &&
+	       replicator_info(sim.proc[n].r, object_id(sim.volume, moved_object), &i) &&
+	       i.role == REPLICA_PRIMARY && !strcmp(i.state, "serving");
+}
+
+/* An object goes round, under load: each time another node serves it soon, all replicas stay in-sync,
+ * and the old primary keeps its place. */
+bool sim_case_move(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2 + seed % 2,
+				.copies = 2 + seed % 2,
+				.clients = 2,
+				.ops_per_client = 400,
+				.depth = 4};
+	unsigned tries = 0;
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	for (unsigned i = 0; i < 12 && !sim.failure[0] && tries < 200; tries++) {
+		uint64_t begun = sim.moves_begun, start = sim.now_us;
+		uint32_t epoch;
+
+		moved_object = i % SIM_OBJECTS;
+		moved_from = primary_node(moved_object);
+		epoch = map_object(state_map(sim.state), object_id(sim.volume, moved_object))->epoch;
+		sim_move(moved_from, moved_object);
+		/* The oracle loses one proposal in twenty and delays one in ten. */
+		sim_run_until(sim.now_us + 400000, moved);
+		if (!moved()) {
+			sim_run_until(sim.now_us + 1000000, NULL);
+			continue;
+		}
+		i++;
+		wait_for(serves_elsewhere, "another node serves");
+		if (sim.now_us - start > 1500000)
+			sim_fail("a planned move took %.1f ms", (double)(sim.now_us - start) / 1000);
+		if (sim.moves_begun == begun)
+			sim_fail("the primary changed without a move");
+		if (!listed_in())
+			sim_fail("a planned move dropped a replica");
+		if (map_object(state_map(sim.state), object_id(sim.volume, moved_object))->epoch !=
+		    epoch + 1)
+			sim_fail("a planned move took more than one change");
+	}
+	if (tries >= 200)
+		sim_fail("moves do not succeed:%s", sim_describe());
+	wait_for(sim_clients_done, "the clients are done");
+	return sim_finish();
+}
+
+static bool stopped_cleanly(void)
+{
+	return !sim.proc[1].alive;
+}
+
+static bool all_at_home(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (map_object(state_map(sim.state), object_id(sim.volume, i))->primary != 0)
+			return false;
+	return true;
+}
+
+/* A node stops cleanly under load: it is no primary and counted nowhere when it ends, so that nobody
+ * waits for it; it returns, and what was at home there comes back in its own time. */
+bool sim_case_stop(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 3,
+				.copies = 2 + seed % 2,
+				.clients = 2,
+				.ops_per_client = 300,
+				.depth = 4};
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	sim_proc_stop(1);
+	wait_for(stopped_cleanly, "node 1 ends");
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		const struct map_object *o =
+			map_object(state_map(sim.state), object_id(sim.volume, i));
+
+		for (unsigned k = 0; k < o->member_count; k++)
+			if (o->member[k].group == sim.proc[1].group && o->member[k].in)
+				sim_fail("node 1 ended and is still counted:%s", sim_describe());
+	}
+	wait_for(sim_clients_done, "the clients are done");
+	sim_proc_start(1);
+	wait_for(sim_all_in, "node 1 is in again");
+	wait_for(all_at_home, "the primaries are at home again");
+	sim_clients_more(50);
+	return sim_finish();
+}
+
+/* The primary's log stalls: another one takes over, in one change. */
+bool sim_case_slow_log(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 200,
+				.depth = 4};
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	moved_object = 0;
+	moved_from = primary_node(0);
+	sim_store_slow(sim.proc[moved_from].disk, 20000000);
+	sim_clients_more(100);
+	wait_for(moved, "the primary whose log stalls hands over");
+	wait_for(serves_elsewhere, "another node serves");
+	sim_store_slow(sim.proc[moved_from].disk, 0);
+	wait_for(sim_clients_done, "the clients are done");
 	return sim_finish();
 }

@@ -217,7 +217,7 @@ static void proc_start(struct sim_proc *p)
 	p->pool = buf_pool_create(512u << 20);
 	p->delta_next_us = sim.now_us;
 	p->delta_at = 0;
-	p->failed_group = false;
+	p->failed_group = p->stopping = false;
 	map_init(&p->map);
 	sim_store_attach(p->disk, p);
 	cfg.loop = p->loop;
@@ -271,6 +271,8 @@ static void restart(void *arg)
 
 	if (!p->alive)
 		proc_start(p);
+	else if (p->stopping) /* not yet: it starts when it has ended */
+		sim_at(100000, NULL, restart, NULL, p);
 }
 
 static bool others_in(unsigned node)
@@ -327,6 +329,77 @@ static void block_for(unsigned a, unsigned b, uint64_t us)
 {
 	sim_net_block(a, b, true);
 	sim_at(us, NULL, unblock, NULL, (void *)(uintptr_t)(a * 16 + b));
+}
+
+/* ---- Planned moves, clean stops ---- */
+
+struct planned {
+	struct sim_proc *p;
+	uint32_t object;
+	uint64_t until_us;
+};
+
+static void move_now(void *arg)
+{
+	struct planned *a = arg;
+	int rc = replicator_move(a->p->r, object_id(sim.volume, a->object), 0);
+
+	if (!rc) {
+		sim_trace("node %u moves object %u away", a->p->node, a->object);
+		sim.moves_begun++;
+	}
+	free(a);
+}
+
+void sim_move(unsigned node, uint32_t object)
+{
+	struct planned *a = xcalloc(1, sizeof(*a));
+
+	a->p = &sim.proc[node];
+	a->object = object;
+	sim_at(1, a->p, move_now, free, a);
+}
+
+static void stop_at_end(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	if (p->alive && p->stopping)
+		proc_crash(p, false);
+}
+
+static void stop_look(void *arg)
+{
+	struct planned *a = arg;
+	struct sim_proc *p = a->p;
+
+	if (replicator_drain_left(p->r) && sim.now_us < a->until_us) {
+		sim_at(10000, p, stop_look, free, a);
+		return;
+	}
+	sim_trace("node %u stops, %u objects were left", p->node, replicator_drain_left(p->r));
+	sim_at(0, NULL, stop_at_end, NULL, p);
+	free(a);
+}
+
+static void stop_begin(void *arg)
+{
+	struct planned *a = arg;
+
+	sim_trace("node %u will stop", a->p->node);
+	sim.stops++;
+	replicator_drain(a->p->r);
+	stop_look(a);
+}
+
+void sim_proc_stop(unsigned node)
+{
+	struct planned *a = xcalloc(1, sizeof(*a));
+
+	a->p = &sim.proc[node];
+	a->until_us = sim.now_us + 3000000;
+	a->p->stopping = true;
+	sim_at(1, a->p, stop_begin, free, a);
 }
 
 /* Suspicion only proposes (S1): safety may not rest on its being right. So anybody who may propose
@@ -396,6 +469,10 @@ static void fault_node(struct sim_proc *p)
 			lose_log(p);
 		sim_at(sim_chance(0.5) ? sim_rand(1000, 100000) : sim_rand(100000, 4000000), NULL,
 		       restart, NULL, p);
+	} else if (p->alive && !p->stopping && pl->stop > 0 && sim_chance(pl->stop)) {
+		sim_proc_stop(p->node);
+		sim.faults++;
+		sim_at(sim_rand(1000000, 5000000), NULL, restart, NULL, p);
 	} else if (p->alive && sim_chance(pl->power)) {
 		proc_crash(p, true);
 		sim.faults++;
@@ -414,6 +491,8 @@ static void fault_node(struct sim_proc *p)
 		sim_at(sim_rand(100000, 1500000), NULL, fast_again, NULL, p);
 		sim.faults++;
 	}
+	if (p->alive && pl->move > 0 && sim_chance(pl->move))
+		sim_move(p->node, (uint32_t)sim_rand(0, SIM_OBJECTS - 1));
 	if (sim_chance(pl->cut)) {
 		unsigned b = (unsigned)sim_rand(1, pl->nodes);
 		uint64_t us = sim_rand(50000, 3000000);

@@ -5,12 +5,14 @@
  *   test_replica_sim                 the quick set
  *   test_replica_sim --count N [--from S]
  *   test_replica_sim --seed N        one history, told in full
- *   test_replica_sim --cases         the directed ones alone
+ *   test_replica_sim --cases [--from S --count 1 --verbose]   the directed ones alone
  *   test_replica_sim --plant         leaves out one rule after the other; each must be noticed */
 #include "tests/lib/test.h"
 #include "tests/replica/sim.h"
 
 #include <time.h>
+
+static bool tell_all; /* also of directed histories */
 
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 {
@@ -43,6 +45,8 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->partial = rng_chance(&r, 0.5);
 	p->tiny_log = rng_chance(&r, 0.2);
 	p->drift = rng_chance(&r, 0.5);
+	p->move = rng_chance(&r, 0.6) ? 0.1 : 0;
+	p->stop = rng_chance(&r, 0.4) ? 0.02 : 0;
 }
 
 /* Rough weather: nearly everything at once, for planted faults. */
@@ -68,6 +72,8 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	p->tiny_log = false;
 	p->duplicates = true;
 	p->partial = p->trims = false;
+	p->move = seed % 4 ? 0 : 0.5;
+	p->stop = 0;
 }
 
 bool sim_run_until(uint64_t until_us, bool (*done)(void))
@@ -106,6 +112,7 @@ static void compare_replicas(void)
 void sim_begin(const struct sim_plan *plan)
 {
 	sim = (struct sim){.plan = *plan};
+	sim.plan.verbose |= tell_all;
 	rng_seed(&sim.rng, plan->seed);
 	sim_cluster_start();
 	sim_clients_start();
@@ -144,7 +151,8 @@ bool sim_run(const struct sim_plan *plan)
 static int run_cases(uint64_t from, uint64_t count)
 {
 	for (uint64_t i = from; i < from + count; i++) {
-		if (sim_case_repair(i) && sim_case_attachment(i))
+		if (sim_case_repair(i) && sim_case_attachment(i) && sim_case_move(i) &&
+		    sim_case_stop(i) && sim_case_slow_log(i))
 			continue;
 		printf("directed, seed %llu: %s\n", (unsigned long long)i, sim.failure);
 		return 1;
@@ -211,6 +219,8 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_UPTIME, 762, "serving before it was up for the grace time (T2)"},
 		{RULE_REPAIR, 1, "repair from a replica that is still being filled (Q3)"},
 		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
+		{RULE_KEEP, 1, "a planned move that drops the old primary (T3)"},
+		{RULE_FENCED, 80, "FENCED by a primary that goes on (N5)"},
 	};
 	int missed = 0;
 
@@ -224,7 +234,9 @@ static int plant(uint64_t tries, unsigned only)
 			struct sim_plan p;
 
 			plan_rough(&p, i);
-			if (!(rules[k].rule == RULE_REPAIR ? sim_case_repair(i) : sim_run(&p)))
+			if (!(rules[k].rule == RULE_REPAIR ? sim_case_repair(i)
+			      : rules[k].rule == RULE_KEEP ? sim_case_move(i)
+							   : sim_run(&p)))
 				break;
 		}
 		replica_rules_off = 0;
@@ -268,6 +280,8 @@ int main(int argc, char **argv)
 			rough = true;
 		else if (!strcmp(a, "--cases"))
 			cases = true;
+		else if (!strcmp(a, "--verbose"))
+			tell_all = true;
 	}
 	if (seed) {
 		struct sim_plan p;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What system tests share: a lab that goes away at the end, commands that must succeed or must fail, the
 history load in the background. A test is a script; it prints what it does and exits 0, 1 or 77 (skipped)."""
-import atexit, json, os, socket, struct, subprocess, sys, time
+import atexit, glob, json, os, signal, socket, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("ASHLAR_BIN", os.path.join(ROOT, "build/release/bin"))
@@ -118,6 +118,45 @@ class History:
         if self.p.returncode != rc:
             fail(f"history ended with {self.p.returncode}")
         return out
+
+
+class Load:
+    """fio writing at queue depth 16, each completion noted, so that a stall can be told from the load around it."""
+
+    def __init__(self, uri, size, seconds=600, iops=3000, depth=16):
+        self.base = f"/tmp/ashlar-load-{os.getpid()}-{time.monotonic_ns()}"
+        self.p = subprocess.Popen(["fio", "--name=j", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--bs=4k",
+                                   f"--iodepth={depth}", f"--size={size}", "--time_based", f"--runtime={seconds}",
+                                   f"--rate_iops={iops}", f"--write_lat_log={self.base}", "--log_unix_epoch=1",
+                                   "--output-format=json"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        atexit.register(self.clean)
+
+    def clean(self):
+        if self.p.poll() is None:
+            self.p.kill()
+        for f in glob.glob(self.base + "_*"):
+            os.unlink(f)
+
+    def finish(self):
+        """Ends it; it must have met no error."""
+        self.p.send_signal(signal.SIGINT)
+        out, _ = self.p.communicate(timeout=120)
+        j = json.loads(out[out.index("{"):])["jobs"][0]
+        if j["error"]:
+            fail(f"the load got an I/O error: {j['error']}")
+        lines = [x.split(",") for x in open(self.base + "_clat.1.log")]
+        self.ends = sorted(int(x[0]) for x in lines)
+        self.lat = [(int(x[0]), int(x[1]) / 1e6) for x in lines]
+        self.clean()
+
+    def worst(self, begin, end):
+        """Of the wall-clock seconds begin … end: the longest gap between completions and the longest latency, in ms."""
+        t = [begin * 1000] + [x for x in self.ends if begin * 1000 <= x <= end * 1000] + [end * 1000]
+        gap = max(b - a for a, b in zip(t, t[1:]))
+        # An I/O that ended in the interval or began in it.
+        lat = [ms for x, ms in self.lat if begin * 1000 <= x and x - ms <= end * 1000]
+        return gap, max(lat, default=0)
 
 
 def fio(uri, *args, **kw):
