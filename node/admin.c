@@ -39,6 +39,8 @@ static const struct route routes[] = {
 	{"POST", "/v1/node/join-finish", RIGHT_LOCAL, true, admin_join_finish},
 	{"POST", "/v1/certs", RIGHT_ADMIN, false, admin_sign},
 	{"POST", "/v1/diskgroups", RIGHT_ADMIN, false, admin_add_diskgroup},
+	{"POST", "/v1/diskgroups/*/flush", RIGHT_ADMIN, false, admin_flush_group},
+	{"POST", "/v1/diskgroups/*/verify", RIGHT_ADMIN, false, admin_verify_group},
 	{"POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume},
 	{"PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume},
 	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},

@@ -14,6 +14,7 @@
 #include "net/tls.h"
 #include "node/birth.h"
 #include "node/diskgroup.h"
+#include "store/space.h"
 
 struct admin;
 
@@ -52,6 +53,7 @@ struct admin_group {
 	char why[224];	/* a sentence when failed or not open */
 	const struct diskgroup_set *set; /* devices; valid for this turn */
 	struct store_stats stats;	 /* when open */
+	struct store *store;		 /* when open; its numbers, in this turn */
 };
 
 /* What admin asks of the process around it. */
@@ -66,6 +68,9 @@ struct admin_node_ops {
 	/* The group's superblocks are final and CMD_GROUP_ADD is applied: open it, start it on the shards,
 	 * give it to the replicators. `set` is copied. Opening an open group is 0. */
 	int (*group_open)(void *node, const struct diskgroup_set *set, struct wait *w);
+	/* store_flush and store_verify of an open group of this node; -ERR_UNAVAILABLE: it is not open. */
+	int (*group_flush)(void *node, uint16_t group, struct wait *w);
+	int (*group_verify)(void *node, uint16_t group, struct store_verify *out, struct wait *w);
 };
 
 struct admin_config {

@@ -103,6 +103,20 @@ int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
 /* The entry of a group in its node's facts, or NULL. */
 const struct json *facts_group(const struct admin *a, const struct map_group *g);
 
+/* ---- Capacity (admin_space.c) ---- */
+#define LEDGER_KEYS 7u
+extern const char *const ledger_keys[LEDGER_KEYS]; /* logical = zero + … + stored, and what a delete frees */
+struct json *ledger_to_json(const struct store_ledger *l);
+struct json *ledgers_to_json(struct store *s); /* a row per volume, and one without for unowned blocks */
+struct ledger_sum {
+	int64_t bytes[LEDGER_KEYS];
+	bool inexact;
+	unsigned rows;
+};
+void ledger_sum_add(struct ledger_sum *s, const struct json *row);
+struct json *ledger_sum_to_json(const struct ledger_sum *s);
+struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume); /* over known groups */
+
 struct json *health_to_json(const struct health_report *r);
 const char *map_node_name(const struct map *m, uint16_t id); /* NULL if unknown */
 
@@ -136,12 +150,17 @@ void admin_join_request(struct areq *q);
 void admin_join_finish(struct areq *q);
 void admin_sign(struct areq *q);
 void admin_add_diskgroup(struct areq *q); /* admin_group.c */
+void admin_flush_group(struct areq *q);   /* admin_space.c */
+void admin_verify_group(struct areq *q);
+/* The group that the request names; NULL: answered. */
+const struct map_group *admin_find_group(struct areq *q); /* admin_nodes.c */
 
 /* Local facts as JSON; resumes with 0 and *out set (owned by the caller). */
 int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 /* Replica states of one volume here (array); operations in flight here (array). */
 int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w) MUST_USE;
 int local_ops(struct admin *a, struct json **out, struct wait *w) MUST_USE;
+struct json *local_ledgers(struct admin *a, uint32_t volume); /* its row of each open group here */
 
 /* The same question to all other nodes that are connected. Resumes with 0, always; one[i].json is
  * what one[i].node answered, or NULL. The owner frees it. */

@@ -64,6 +64,12 @@ static const struct field store_fields[] = {
 	F(store_stats, damaged_bytes),
 	F(store_stats, dedup_matched_blocks),
 	F(store_stats, dedup_hint_bytes),
+	F(store_stats, dedup_hint_budget_bytes),
+	F(store_stats, dedup_hint_evictions),
+	F(store_stats, dedup_false_hints),
+	F(store_stats, page_cache_budget_bytes),
+	F(store_stats, block_cache_budget_bytes),
+	F(store_stats, log_unreduced_bytes),
 	F(store_stats, reduce_bypassed_blocks),
 	F(store_stats, reduce_redone_blocks),
 	F(store_stats, logical_bytes),
@@ -218,7 +224,9 @@ static struct json *group_to_json(const struct admin_group *g)
 	stats = fields_to_json(&g->stats, store_fields, ARRAY_LEN(store_fields));
 	json_put_u64(stats, "log_fill_permyriad", g->stats.log_fill_permyriad);
 	json_put_u64(stats, "destage_blocks_per_s", g->stats.destage_blocks_per_s);
+	json_put_bool(stats, "reduce_pending", g->stats.reduce_pending);
 	json_put(j, "stats", stats);
+	json_put(j, "volumes", ledgers_to_json(g->store));
 	return j;
 }
 
@@ -431,7 +439,29 @@ struct local_get {
 	struct areq *q;
 	struct json *json;
 	const char *key; /* NULL: json is the answer itself */
+	uint32_t volume; /* not 0: with its ledgers */
 };
+
+/* With the replicas of a volume: what it has in the ledger of each open group here. */
+struct json *local_ledgers(struct admin *a, uint32_t volume)
+{
+	struct admin_group g[GROUPS_PER_NODE_MAX];
+	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, ARRAY_LEN(g));
+	struct json *list = json_array_new();
+
+	for (unsigned i = 0; i < n; i++) {
+		struct store_ledger l;
+		struct json *row;
+
+		if (!g[i].open)
+			continue;
+		(void)store_volume_ledger(g[i].store, volume, &l); /* nothing is 0 */
+		row = ledger_to_json(&l);
+		json_put_u64(row, "group", g[i].group);
+		json_add(list, row);
+	}
+	return list;
+}
 
 static void on_local(struct wait *w, int rc)
 {
@@ -442,6 +472,8 @@ static void on_local(struct wait *w, int rc)
 		j = json_object_new();
 		json_put(j, g->key, g->json);
 	}
+	if (g->volume)
+		json_put(j, "ledgers", local_ledgers(g->q->admin, g->volume));
 	admin_reply(g->q, 200, j);
 }
 
@@ -468,9 +500,10 @@ void admin_get_local(struct areq *q)
 void admin_get_local_replicas(struct areq *q)
 {
 	struct local_get *g = local_get_new(q, "replicas");
-	int rc =
-		local_replicas(q->admin, (uint32_t)strtoul(q->param, NULL, 10), &g->json, &g->wait);
+	int rc;
 
+	g->volume = (uint32_t)strtoul(q->param, NULL, 10);
+	rc = local_replicas(q->admin, g->volume, &g->json, &g->wait);
 	if (rc != PENDING)
 		on_local(&g->wait, rc);
 }

@@ -44,7 +44,25 @@ static void say_object(struct text *t, const struct json *obj, const char *part,
 	}
 }
 
-static void say_groups(struct text *t, const struct json *list, const char *node)
+/* What each volume has in the ledger of a group. Names may hold nothing that a label may not. */
+static void say_volumes(struct text *t, const struct map *m, const struct json *rows, const char *group)
+{
+	for (size_t i = 0; i < json_len(rows); i++) {
+		const struct json *row = json_at(rows, i);
+		const struct map_volume *v =
+			m ? map_volume(m, (uint32_t)json_u64(row, "volume", 0)) : NULL;
+		char labels[320];
+
+		if (!v)
+			continue;
+		snprintf(labels, sizeof(labels), "%s,volume=\"%s\"", group, v->name);
+		for (unsigned k = 0; k < LEDGER_KEYS; k++)
+			say(t, "ashlar_volume_%s{%s} %" PRIi64 "\n", ledger_keys[k], labels,
+			    json_i64(row, ledger_keys[k], 0));
+	}
+}
+
+static void say_groups(struct text *t, const struct map *m, const struct json *list, const char *node)
 {
 	for (size_t i = 0; i < json_len(list); i++) {
 		const struct json *g = json_at(list, i);
@@ -55,6 +73,7 @@ static void say_groups(struct text *t, const struct json *list, const char *node
 		say(t, "ashlar_group_open{%s} %d\n", labels, json_bool(g, "open", false));
 		if (json_get(g, "stats"))
 			say_object(t, json_get(g, "stats"), "group", labels);
+		say_volumes(t, m, json_get(g, "volumes"), labels);
 	}
 }
 
@@ -105,7 +124,7 @@ static void metrics_ready(struct areq *q)
 		    json_u64(f, "resident_bytes", 0));
 		say_object(&t, json_get(f, "replication"), "replication", labels);
 		say_object(&t, json_get(f, "client"), "client", labels);
-		say_groups(&t, json_get(f, "groups"), name);
+		say_groups(&t, admin_map(a), json_get(f, "groups"), name);
 	}
 	if (a->ops) {
 		say_raft(&t, a);

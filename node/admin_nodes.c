@@ -150,8 +150,8 @@ void admin_get_node(struct areq *q)
 /* The figures most asked for, beside the full list under "stats"; 0 while unknown. */
 static void put_space(struct json *j, const struct json *stats)
 {
-	static const char *const keys[] = { "data_bytes", "data_used_bytes", "data_free_bytes", "log_bytes",
-					    "log_used_bytes" };
+	static const char *const keys[] = { "raw_bytes", "data_bytes", "data_used_bytes",
+					    "data_free_bytes", "log_bytes", "log_used_bytes" };
 
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
 		json_put_u64(j, keys[i], json_u64(stats, keys[i], 0));
@@ -171,7 +171,7 @@ static struct json *group_to_json(const struct admin *a, const struct map *m,
 	json_put_str(j, "state", group_state_name(g->state));
 	json_put_u64(j, "incarnation", g->incarnation);
 	json_put_u64(j, "free_steps", g->free_steps);
-	json_put_u64(j, "raw_bytes", g->raw_bytes);
+	json_put_u64(j, "capacity_bytes", g->raw_bytes); /* of its capacity devices, as the map has it */
 	json_put_bool(j, "reachable", facts_node_up(a, g->node));
 	put_facts_age(a, j, g->node);
 	put_space(j, json_get(f, "stats"));
@@ -208,24 +208,50 @@ void admin_get_diskgroups(struct areq *q)
 	admin_after_facts(q, groups_ready);
 }
 
-static void group_ready(struct areq *q)
+const struct map_group *admin_find_group(struct areq *q)
 {
-	struct admin *a = q->admin;
-	const struct map *m = admin_map(a);
 	char *end;
 	unsigned long id = strtoul(q->param, &end, 10);
-	const struct map_group *g =
-		*end || id == 0 || id > UINT16_MAX ? NULL : map_group(m, (uint16_t)id);
-	struct json *j;
+	const struct map_group *g = *end || id == 0 || id > UINT16_MAX
+					    ? NULL
+					    : map_group(admin_map(q->admin), (uint16_t)id);
 
-	if (!g) {
+	if (!g)
 		admin_fail(q, -ERR_NOT_FOUND,
 			   "no disk group has the number \"%.20s\"; `ashlar diskgroup list` "
 			   "shows all",
 			   q->param);
-		return;
+	return g;
+}
+
+/* The rows of the group's ledger, with names; without one: deleted, its space is coming back. */
+static struct json *group_volumes(const struct map *m, const struct json *facts)
+{
+	const struct json *rows = json_get(facts, "volumes");
+	struct json *list = json_array_new();
+
+	for (size_t i = 0; i < json_len(rows); i++) {
+		struct json *row = json_dup(json_at(rows, i));
+		const struct map_volume *v = map_volume(m, (uint32_t)json_u64(row, "volume", 0));
+
+		json_put_str(row, "name", v ? v->name : NULL);
+		json_add(list, row);
 	}
+	return list;
+}
+
+static void group_ready(struct areq *q)
+{
+	struct admin *a = q->admin;
+	const struct map *m = admin_map(a);
+	const struct map_group *g = admin_find_group(q);
+	struct json *j;
+
+	if (!g)
+		return;
 	j = group_to_json(a, m, g);
+	if (facts_group(a, g))
+		json_put(j, "volumes", group_volumes(m, facts_group(a, g)));
 	json_put(j, "source", admin_source(a));
 	admin_reply(q, 200, j);
 }

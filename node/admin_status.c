@@ -74,10 +74,16 @@ static struct json *nodes_summary(const struct admin *a, const struct map *m)
 
 static struct json *capacity_to_json(const struct admin *a, const struct map *m)
 {
+	/* logical = zero + dedup saved + compression saved + damaged + data used;
+	 * raw = data used + padding + summaries + dead + free + reserve + log + layout. */
 	static const char *const sums[] = {
-		"raw_bytes",       "data_bytes",    "data_used_bytes",
-		"data_free_bytes", "granted_bytes", "log_bytes",
-		"log_used_bytes",  "logical_bytes", "metadata_used_bytes"};
+		"raw_bytes",	   "data_bytes",	  "data_used_bytes",
+		"data_free_bytes", "granted_bytes",	  "log_bytes",
+		"log_used_bytes",  "logical_bytes",	  "metadata_used_bytes",
+		"zero_bytes",	   "dedup_saved_bytes",	  "compression_saved_bytes",
+		"damaged_bytes",   "padding_bytes",	  "summary_bytes",
+		"dead_bytes",	   "free_bytes",	  "reserve_bytes",
+		"layout_bytes",	   "log_unreduced_bytes"};
 	struct json *j = json_object_new();
 	uint64_t total[ARRAY_LEN(sums)] = {0}, provisioned = 0, with_copies = 0;
 	unsigned groups = 0, known = 0;

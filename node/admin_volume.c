@@ -107,7 +107,7 @@ static int by_name(const void *x, const void *y)
 	return strcmp((*a)->name, (*b)->name);
 }
 
-void admin_get_volumes(struct areq *q)
+static void volumes_ready(struct areq *q)
 {
 	struct admin *a = q->admin;
 	const struct map *m = admin_map(a);
@@ -118,12 +118,22 @@ void admin_get_volumes(struct areq *q)
 	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h))
 		all[n++] = container_of(h, struct map_volume, by_id);
 	qsort(all, n, sizeof(*all), by_name);
-	for (size_t i = 0; i < n; i++)
-		json_add(list, volume_to_json(a, m, all[i]));
+	for (size_t i = 0; i < n; i++) {
+		struct json *v = volume_to_json(a, m, all[i]);
+		struct ledger_sum sum = ledger_sum_volume(a, all[i]->id);
+
+		json_put(v, "space", ledger_sum_to_json(&sum));
+		json_add(list, v);
+	}
 	free(all);
 	json_put(j, "volumes", list);
 	json_put(j, "source", admin_source(a));
 	admin_reply(q, 200, j);
+}
+
+void admin_get_volumes(struct areq *q)
+{
+	admin_after_facts(q, volumes_ready);
 }
 
 /* ---- One volume, with live replica states ------------------------------------------------------
@@ -206,6 +216,40 @@ static struct json *object_to_json(const struct show *s, const struct map *m,
 	return j;
 }
 
+static void add_rows(struct json *list, struct ledger_sum *sum, const char *node, const struct json *rows)
+{
+	for (size_t i = 0; i < json_len(rows); i++) {
+		struct json *row = json_dup(json_at(rows, i));
+
+		ledger_sum_add(sum, row);
+		json_put_str(row, "node", node);
+		json_add(list, row);
+	}
+}
+
+/* What it takes, over all its replicas, and per disk group. Groups of nodes that do not answer are not in
+ * it, and counted. */
+static struct json *space_to_json(const struct show *s, const struct map *m, const struct map_volume *v)
+{
+	struct admin *a = s->q->admin;
+	struct json *j, *list = json_array_new(), *here = local_ledgers(a, v->id);
+	struct ledger_sum sum = {0};
+	unsigned active = 0;
+
+	add_rows(list, &sum, a->cfg.config->name, here);
+	json_free(here);
+	for (unsigned i = 0; i < s->ask->count; i++)
+		add_rows(list, &sum, map_node_name(m, s->ask->one[i].node),
+			 json_get(s->ask->one[i].json, "ledgers"));
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
+		active += container_of(h, struct map_group, by_id)->state == GROUP_ACTIVE;
+	j = ledger_sum_to_json(&sum);
+	json_put_u64(j, "groups", active);
+	json_put_u64(j, "groups_known", sum.rows);
+	json_put(j, "by_group", list);
+	return j;
+}
+
 static void show_reply(struct show *s)
 {
 	struct areq *q = s->q;
@@ -230,6 +274,7 @@ static void show_reply(struct show *s)
 	for (uint32_t i = 0; i < v->objects; i++)
 		json_add(list, object_to_json(s, m, v, &v->object[i]));
 	json_put(j, "objects", list);
+	json_put(j, "space", space_to_json(s, m, v));
 	json_put(j, "source", admin_source(q->admin));
 	free(s->said);
 	admin_reply(q, 200, j);

@@ -23,7 +23,7 @@
 #define SHARDS_CONFIG_MAX 64u
 
 struct raw_memory {
-	char *page_cache, *block_cache, *log_index, *buffers;
+	char *page_cache, *block_cache, *dedup_hints, *log_index, *buffers;
 };
 
 /* What libcyaml fills: all leaves as text. */
@@ -44,6 +44,7 @@ struct raw {
 static const cyaml_schema_field_t memory_fields[] = {
 	TEXT(page_cache, struct raw_memory),
 	TEXT(block_cache, struct raw_memory),
+	TEXT(dedup_hints, struct raw_memory),
 	TEXT(log_index, struct raw_memory),
 	TEXT(buffers, struct raw_memory),
 	CYAML_FIELD_END,
@@ -469,6 +470,7 @@ static void base_defaults(struct config *c)
 		c->shards *= 2;
 	c->page_cache_bytes = MAX(ram / 10, 64ull << 20);
 	c->block_cache_bytes = 64ull << 20;
+	c->dedup_hint_bytes = MAX(ram / 64, 64ull << 20);
 	c->log_index_bytes = 128ull << 20;
 	c->buffers_bytes = 256ull << 20;
 	c->roles = ROLE_STORAGE | ROLE_VOTER | ROLE_GATEWAY;
@@ -492,6 +494,8 @@ static int take_memory(struct load *l, const struct raw_memory *m, struct config
 	rc = take_size(l, "page_cache", m->page_cache, 1 << 20, &c->page_cache_bytes);
 	if (!rc)
 		rc = take_size(l, "block_cache", m->block_cache, 1 << 20, &c->block_cache_bytes);
+	if (!rc)
+		rc = take_size(l, "dedup_hints", m->dedup_hints, 1 << 16, &c->dedup_hint_bytes);
 	if (!rc)
 		rc = take_size(l, "log_index", m->log_index, 1 << 20, &c->log_index_bytes);
 	if (!rc)

@@ -25,7 +25,7 @@ struct config {
 	char *fault_set;     /* default: the name */
 	enum config_security data_security;
 	int log_level; /* enum log_level */
-	uint64_t page_cache_bytes, block_cache_bytes, log_index_bytes, buffers_bytes;
+	uint64_t page_cache_bytes, block_cache_bytes, dedup_hint_bytes, log_index_bytes, buffers_bytes;
 	enum config_io io;
 	uint8_t roles; /* enum node_role bits */
 };

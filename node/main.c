@@ -9,9 +9,10 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/diskgroup.h"
 #include "node/run.h"
 #include "node/standalone.h"
-#include "store/store.h"
+#include "store/space.h"
 
 static const char usage_text[] =
 	"usage: ashlard run [--config FILE]        serve; default " CONFIG_DEFAULT_PATH "\n"
@@ -19,6 +20,9 @@ static const char usage_text[] =
 	"                                           a one-node cluster on plain files in DIR\n"
 	"       ashlard check-config FILE           say whether a configuration is right\n"
 	"       ashlard inspect [--verbose] PATH    decode a device, file or metadata directory, read-only\n"
+	"       ashlard inspect --verify [--data] [--config FILE] [GROUP]\n"
+	"                                           recount the groups of this node, which must not run;\n"
+	"                                           --data reads every stored block too\n"
 	"       ashlard --version\n";
 
 static int usage(const char *why)
@@ -103,11 +107,99 @@ static int check_config(const char *path)
 	return 0;
 }
 
+static int verify_set(const struct config *c, const struct diskgroup_set *set, bool data)
+{
+	struct store_config cfg = {.devices = (const char *const *)set->devices,
+				   .device_count = set->device_count,
+				   .metadata_dir = set->metadata_dir,
+				   .buffered = c->io == CONFIG_IO_BUFFERED};
+	struct store_verify v;
+	int rc;
+
+	if (set->lost) {
+		fprintf(stderr, "ashlard: group %u: %s: %s\n", set->number, set->lost, set->why_lost);
+		return 3;
+	}
+	rc = store_verify_offline(&cfg, data, &v);
+	if (rc < 0 && rc != -ERR_CORRUPT) {
+		fprintf(stderr, "ashlard: group %u: %s\n", set->number,
+			rc == -ERR_BUSY ? "in use: stop ashlard, or use `ashlar diskgroup verify`"
+					: err_text(rc));
+		return 3;
+	}
+	printf("group=%u commit=%llu objects=%llu pages=%llu blocks=%llu shares=%llu bad_blocks=%llu "
+	       "differences=%llu\n",
+	       set->number, (unsigned long long)v.commit, (unsigned long long)v.objects,
+	       (unsigned long long)v.pages, (unsigned long long)v.blocks, (unsigned long long)v.shares,
+	       (unsigned long long)v.bad_blocks, (unsigned long long)v.differences);
+	return v.differences || v.bad_blocks ? 1 : 0;
+}
+
+/* 0 right, 1 something differs or is damaged, 3 a group could not be read. */
+static int verify_groups(const struct config *c, uint64_t number, bool data)
+{
+	struct diskgroup_found *found = xcalloc(1, sizeof(*found));
+	struct identity id = {0};
+	unsigned seen = 0;
+	int worst = 0, rc = identity_load(c->state_dir, &id);
+
+	if (!rc)
+		rc = diskgroup_find(c->state_dir, &id, found);
+	if (rc < 0)
+		fprintf(stderr, "ashlard: %s: %s\n", c->state_dir, err_text(rc));
+	for (unsigned i = 0; !rc && i < found->count; i++) {
+		if (number && found->set[i].number != number)
+			continue;
+		seen++;
+		worst = MAX(worst, verify_set(c, &found->set[i], data));
+	}
+	if (!rc && !seen)
+		fprintf(stderr, "ashlard: no such disk group on this node\n");
+	diskgroup_found_free(found);
+	free(found);
+	return rc < 0 || !seen ? 3 : worst;
+}
+
+static int verify_command(int argc, char **argv)
+{
+	static const struct option options[] = {{"verify", no_argument, NULL, 'v'},
+						{"data", no_argument, NULL, 'd'},
+						{"config", required_argument, NULL, 'c'},
+						{NULL, 0, NULL, 0}};
+	const char *config_path = CONFIG_DEFAULT_PATH;
+	struct config config;
+	bool data = false;
+	uint64_t number = 0;
+	char err[512];
+	int o, rc;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (o == '?')
+			return usage(NULL);
+		if (o == 'd')
+			data = true;
+		if (o == 'c')
+			config_path = optarg;
+	}
+	if (argc - optind > 1 || (optind < argc && parse_size(argv[optind], &number) < 0))
+		return usage("inspect --verify takes at most the number of one group");
+	if (config_load(config_path, &config, err) < 0) {
+		fprintf(stderr, "ashlard: %s\n", err);
+		return 2;
+	}
+	rc = verify_groups(&config, number, data);
+	config_free(&config);
+	return rc;
+}
+
 static int inspect_command(int argc, char **argv)
 {
 	bool verbose = argc == 3 && (!strcmp(argv[1], "--verbose") || !strcmp(argv[1], "-v"));
 	int rc;
 
+	for (int i = 1; i < argc; i++)
+		if (!strcmp(argv[i], "--verify"))
+			return verify_command(argc, argv);
 	if (argc != (verbose ? 3 : 2))
 		return usage("inspect takes one path");
 	rc = store_inspect(argv[argc - 1], verbose);

@@ -113,6 +113,10 @@ int node_groups_set_incarnation(struct node *n) MUST_USE;
 void node_groups_start(struct node *n); /* the shards run */
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w);
 unsigned node_groups(void *node, struct admin_group *out, unsigned max);
+struct store *node_group_store(struct node *n, uint16_t group); /* NULL while not open */
+/* node_group_ops.c */
+int node_group_flush(void *node, uint16_t group, struct wait *w);
+int node_group_verify(void *node, uint16_t group, struct store_verify *out, struct wait *w);
 void node_groups_reconcile(struct node *n); /* after a delta: gives groups to the replicators */
 
 /* peers.c: control connections. */

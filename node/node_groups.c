@@ -69,6 +69,7 @@ static void store_config_of(const struct node *n, const struct diskgroup_set *se
 				     .shards = n->shard_count,
 				     .page_cache_bytes = n->config.page_cache_bytes,
 				     .block_cache_bytes = n->config.block_cache_bytes,
+				     .dedup_hint_bytes = n->config.dedup_hint_bytes,
 				     .log_index_bytes = n->config.log_index_bytes,
 				     .buffered = n->config.io == CONFIG_IO_BUFFERED};
 }
@@ -385,6 +386,13 @@ void node_group_failed(struct node *n, uint16_t number, int code)
 		  err_name(code));
 }
 
+struct store *node_group_store(struct node *n, uint16_t group)
+{
+	struct node_group *g = group_by_number(n, group);
+
+	return g && g->started && !g->failed ? g->store : NULL;
+}
+
 unsigned node_groups(void *node, struct admin_group *out, unsigned max)
 {
 	struct node *n = node;
@@ -403,8 +411,10 @@ unsigned node_groups(void *node, struct admin_group *out, unsigned max)
 					  .failed = g->failed,
 					  .set = &g->set};
 		snprintf(o->why, sizeof(o->why), "%s", g->why);
-		if (g->started)
+		if (g->started) {
 			store_stats(g->store, &o->stats);
+			o->store = g->store;
+		}
 		if (g->started && o->stats.failed && !o->failed)
 			o->failed = o->stats.failed;
 		count++;

@@ -71,7 +71,9 @@ static void on_role_changed(void *ctx)
 
 const struct control_hooks node_control_hooks = {node_delta, on_call, on_role_changed};
 const struct admin_node_ops node_admin_ops = {node_on_shards, node_groups, node_claim,
-					      node_group_open};
+					      node_group_open,
+					      node_group_flush,
+					      node_group_verify};
 
 /* ---- NBD, on shard 0 ---- */
 

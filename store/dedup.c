@@ -77,6 +77,8 @@ void hints_put(struct hints *h, struct fp128 fp, uint64_t value, bool old)
 		}
 		return;
 	}
+	if (b[i] && (b[i] ^ hint) >> 44)
+		h->evicted++;
 	h->added += !b[i] || (b[i] ^ hint) >> 44;
 	memmove(b + 1, b, i * sizeof(*b));
 	b[0] = hint;

@@ -24,7 +24,8 @@ struct round;
 struct hints {
 	uint64_t *slots; /* 8 to a bucket; NULL until the first one */
 	size_t buckets, budget_bytes;
-	uint64_t added; /* since the last doubling */
+	uint64_t added;   /* since the last doubling */
+	uint64_t evicted; /* gave way to newer ones */
 };
 void hints_init(struct hints *h, size_t budget_bytes);
 void hints_fini(struct hints *h);
@@ -61,7 +62,7 @@ struct dedup {
 	uint32_t *rebuild;
 	uint32_t rebuild_count, rebuild_at;
 	_Atomic bool rebuilt;
-	_Atomic uint64_t matched_blocks, hint_bytes, false_hints;
+	_Atomic uint64_t matched_blocks, hint_bytes, false_hints, evicted_hints;
 };
 
 void dedup_init(struct tier *t, size_t budget_bytes);

@@ -211,4 +211,5 @@ void dedup_hint(struct round *r)
 				  false);
 	}
 	atomic_store(&r->t->dedup.hint_bytes, hints_bytes(h));
+	atomic_store(&r->t->dedup.evicted_hints, h->evicted);
 }

@@ -150,12 +150,11 @@ bool delete_step(struct tier *t)
 	return !rc;
 }
 
-/* One commit for an object row, with its new header if there is one. */
+/* One commit for an object row, with its new header if there is one. Under the commit lock. */
 static int commit_object(struct tier *t, struct tobj *o, const struct tier_request *header)
 {
 	int rc;
 
-	pthread_mutex_lock(&t->commit_lock);
 	txn_begin(t);
 	txn_object(t, o);
 	if (header)
@@ -163,13 +162,13 @@ static int commit_object(struct tier *t, struct tobj *o, const struct tier_reque
 	rc = txn_commit(t);
 	if (rc && !atomic_load(&t->failed))
 		txn_abort(t);
-	pthread_mutex_unlock(&t->commit_lock);
 	return rc;
 }
 
 static int object_put(struct tier *t, struct tier_request *r)
 {
 	struct tobj *o = tobj_find(t, r->object);
+	int rc;
 
 	/* Keys carry no generation: the old replica's rows go first. */
 	while (o && o->state == OBJECT_DELETING) {
@@ -179,24 +178,31 @@ static int object_put(struct tier *t, struct tier_request *r)
 	}
 	if (o && o->gen != r->gen)
 		return -ERR_EXISTS;
+	pthread_mutex_lock(&t->commit_lock);
 	if (!o)
 		o = tobj_create(t, r->object, r->gen, r->volume);
 	tobj_set_volume(t, o, r->volume);
-	return commit_object(t, o, r);
+	rc = commit_object(t, o, r);
+	pthread_mutex_unlock(&t->commit_lock);
+	return rc;
 }
 
 static int object_delete(struct tier *t, struct tier_request *r)
 {
 	struct tobj *o = tobj_find(t, r->object);
+	int rc;
 
 	if (!o || o->gen != r->gen)
 		return -ERR_NOT_FOUND;
 	if (o->state == OBJECT_DELETING)
 		return 0;
+	pthread_mutex_lock(&t->commit_lock);
 	o->state = OBJECT_DELETING;
 	o->delete_page = 0;
 	list_push_back(&t->deleting, &o->link);
-	return commit_object(t, o, NULL);
+	rc = commit_object(t, o, NULL);
+	pthread_mutex_unlock(&t->commit_lock);
+	return rc;
 }
 
 static void request_done(struct post *p)

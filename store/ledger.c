@@ -42,3 +42,8 @@ bool store_volume_ledger(struct store *s, uint32_t volume, struct store_ledger *
 {
 	return tier_volume_ledger(s->tier, volume, out);
 }
+
+void store_volume_ledgers(struct store *s, store_ledger_fn *fn, void *arg)
+{
+	tier_volume_ledgers(s->tier, fn, arg);
+}

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "store/store.h"
+#include "store/space.h"
 
 #define LEDGER_WORDS (sizeof(struct store_ledger) / sizeof(uint64_t))
 

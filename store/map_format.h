@@ -18,7 +18,8 @@
  * offset in it/64 4; value share id 8 seg     see segment.h meta    key "commit"; value 0 format 4
  * (=1) · 4 group incarnation 4 · 8 group uuid 16 · 24 commit 8 · 32 xxh3-64 8 of bytes 0–31, seed
  * 0.  Key "v" · volume 4; value owned shares 8 · damaged of them 8 · their stored bytes 8 · of
- * these, with all references from this volume 8 · xxh3-64 8, seed = volume.  Key "next-share";
+ * these, with all references from this volume 8 · this volume's references 8 · xxh3-64 8, seed =
+ * volume.  Key "next-share";
  * value share id 8 · xxh3-64 8, seed 0 Frozen by tests/store/tier. */
 #pragma once
 

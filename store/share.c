@@ -10,7 +10,7 @@
 
 #define NEXT_KEY          "next-share"
 #define VOLUME_KEY_SIZE   5u
-#define VOLUME_VALUE_SIZE 40u
+#define VOLUME_VALUE_SIZE 48u
 
 void shares_init(struct tier *t, size_t cache_bytes)
 {
@@ -97,6 +97,7 @@ static void sums_add(struct share_sums *s, const struct share_row *r, uint64_t s
 	s->stored += sign * bytes;
 	if (r->owner_refs == r->refs)
 		s->exclusive += sign * bytes;
+	s->refs += sign * r->owner_refs;
 }
 
 static void volume_share(struct tier *t, const struct share_row *r, uint64_t sign)
@@ -112,7 +113,7 @@ static void ledger_make(struct store_ledger *l, const struct object_counters *o,
 {
 	uint64_t unshared = o->mapped - o->shared - o->damaged;
 
-	l->commit = commit;
+	*l = (struct store_ledger){.commit = commit};
 	l->logical_bytes = (o->mapped + o->zero) * BLOCK_SIZE;
 	l->zero_bytes = o->zero * BLOCK_SIZE;
 	l->damaged_bytes = (o->damaged + s->damaged) * BLOCK_SIZE;
@@ -121,6 +122,20 @@ static void ledger_make(struct store_ledger *l, const struct object_counters *o,
 	l->compression_saved_bytes =
 		(unshared + s->owned - s->damaged) * BLOCK_SIZE - l->stored_bytes;
 	l->frees_if_deleted_bytes = o->stored + s->exclusive;
+	l->exact = o->shared == s->refs;
+}
+
+static void space_make(struct store_ledger *l, const struct segments *s)
+{
+	uint64_t used = s->space.segments * s->segment_size;
+	uint64_t free_segments = s->total - s->space.segments;
+	uint64_t reserve = MIN(free_segments, s->reserve);
+
+	l->summary_bytes = s->space.summaries;
+	l->padding_bytes = s->space.padding;
+	l->dead_bytes = used - s->live - s->space.summaries - s->space.padding - s->space.tail;
+	l->free_bytes = (free_segments - reserve) * s->segment_size + s->space.tail;
+	l->reserve_bytes = reserve * s->segment_size;
 }
 
 void volumes_publish(struct tier *t, uint64_t commit)
@@ -128,13 +143,14 @@ void volumes_publish(struct tier *t, uint64_t commit)
 	struct store_ledger l;
 
 	for (struct tvolume *v = atomic_load(&t->shares.all); v; v = v->all_next) {
-		if (!v->publish || v->id == SHARES_UNOWNED)
+		if (!v->publish)
 			continue;
 		ledger_make(&l, &v->objects, &v->now, commit);
 		ledger_cell_write(&v->cell, &l);
 		v->publish = false;
 	}
 	ledger_make(&l, &t->totals, &t->shares.sums, commit);
+	space_make(&l, &t->seg);
 	ledger_cell_write(&t->ledger, &l);
 }
 
@@ -148,6 +164,17 @@ bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *ou
 		return true;
 	}
 	return false;
+}
+
+void tier_volume_ledgers(struct tier *t, store_ledger_fn *fn, void *arg)
+{
+	for (struct tvolume *v = atomic_load(&t->shares.all); v; v = v->all_next) {
+		struct store_ledger l;
+
+		ledger_cell_read(&v->cell, &l);
+		if (l.logical_bytes || l.stored_bytes || l.damaged_bytes)
+			fn(arg, v->id, &l);
+	}
 }
 
 void tier_ledger(struct tier *t, struct store_ledger *out)
@@ -173,7 +200,8 @@ static void put_volumes(struct tier *t)
 		put_le64(value + 8, v->next.damaged);
 		put_le64(value + 16, v->next.stored);
 		put_le64(value + 24, v->next.exclusive);
-		put_le64(value + 32, hash_xxh3(value, 32, v->id));
+		put_le64(value + 32, v->next.refs);
+		put_le64(value + 40, hash_xxh3(value, 40, v->id));
 		if (v->next.owned)
 			kv_batch_put(t->kv, t->batch, KV_META, key, sizeof(key), value,
 				     sizeof(value));
@@ -196,17 +224,19 @@ int shares_load(struct tier *t)
 		struct tvolume *v;
 
 		if (key_len != VOLUME_KEY_SIZE || len != VOLUME_VALUE_SIZE ||
-		    get_le64(d + 32) != hash_xxh3(d, 32, id)) {
+		    get_le64(d + 40) != hash_xxh3(d, 40, id)) {
 			rc = -ERR_CORRUPT;
 			break;
 		}
 		v = volume_get(t, id);
 		v->now = v->next = (struct share_sums){get_le64(d), get_le64(d + 8),
-						       get_le64(d + 16), get_le64(d + 24)};
+						       get_le64(d + 16), get_le64(d + 24),
+						       get_le64(d + 32)};
 		t->shares.sums.owned += v->now.owned;
 		t->shares.sums.damaged += v->now.damaged;
 		t->shares.sums.stored += v->now.stored;
 		t->shares.sums.exclusive += v->now.exclusive;
+		t->shares.sums.refs += v->now.refs;
 		v->publish = true;
 	}
 	rc2 = kv_iter_close(it);

@@ -29,8 +29,9 @@ struct tshare {
  */
 struct share_sums {
 	uint64_t owned, damaged, stored, exclusive; /* shares, shares, bytes, bytes */
+	uint64_t refs;                              /* of the owner's volume */
 };
-#define SHARES_UNOWNED UINT32_MAX
+#define SHARES_UNOWNED VOLUME_UNOWNED
 
 struct tvolume {
 	struct hnode node; /* in shares.volumes */

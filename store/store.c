@@ -141,6 +141,7 @@ void group_tier_config(struct store *s, const struct store_config *cfg, struct t
 		.shards = cfg->shards,
 		.page_cache_bytes = cfg->page_cache_bytes,
 		.block_cache_bytes = cfg->block_cache_bytes,
+		.dedup_hint_bytes = cfg->dedup_hint_bytes,
 	};
 }
 
@@ -372,7 +373,7 @@ static void on_poke(struct post *p)
 	atomic_store(&sh->poked, false);
 	if (!sh->running)
 		return;
-	if (failed && sh->flush)
+	if (failed)
 		shard_flush_next(sh, failed);
 	shard_wake(sh);
 	shard_destage_kick(sh);
@@ -425,8 +426,7 @@ static void on_stop(struct post *p)
 
 	sh->stopping = true;
 	shard_wake(sh);
-	if (sh->flush)
-		shard_flush_next(sh, -ERR_CLOSED);
+	shard_flush_next(sh, -ERR_CLOSED);
 	shard_quiesce(sh);
 }
 
@@ -530,6 +530,7 @@ void store_stats(struct store *s, struct store_stats *out)
 			(uint64_t)(s->pools[i].count - atomic_load(&s->pools[i].free)) *
 			s->seg_blocks * BLOCK_SIZE;
 	out->layout_bytes = out->raw_bytes - out->log_bytes - out->data_bytes;
+	out->log_unreduced_bytes = log_blocks(s) * BLOCK_SIZE;
 	out->objects = 0;
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];

@@ -70,6 +70,7 @@ struct store_config {
 	struct uuid cluster, node;
 	unsigned shards;
 	uint64_t page_cache_bytes, block_cache_bytes, log_index_bytes;
+	uint64_t dedup_hint_bytes; /* limit; 0: 64 MiB */
 	bool buffered; /* no O_DIRECT (file systems that refuse it) */
 };
 /* Opens exclusively (-ERR_BUSY naming who holds it), verifies identity (-ERR_FOREIGN), recovers log and
@@ -280,7 +281,12 @@ struct store_stats {
 	 * the ledger, as of the newest map commit. layout: superblocks and what no segment fits in. */
 	uint64_t padding_bytes, summary_bytes, dead_bytes, free_bytes, reserve_bytes, layout_bytes;
 	uint64_t zero_bytes, dedup_saved_bytes, compression_saved_bytes, damaged_bytes;
-	uint64_t dedup_matched_blocks, dedup_hint_bytes;
+	/* Hints: matches found through them; their table, and what it may grow to; hints that gave way to
+	 * newer ones, or led nowhere. */
+	uint64_t dedup_matched_blocks, dedup_hint_bytes, dedup_hint_budget_bytes, dedup_hint_evictions,
+		dedup_false_hints;
+	uint64_t page_cache_budget_bytes, block_cache_budget_bytes;
+	uint64_t log_unreduced_bytes; /* blocks in the log that are not in the ledger yet */
 	uint64_t reduce_bypassed_blocks, reduce_redone_blocks; /* stored raw under load; looked at again */
 	uint32_t reduce_pending; /* 1: some of it is still to be looked at, when there is time */
 	uint32_t log_fill_permyriad; /* max(log used/limit, index used/budget), 0–10000 */
@@ -289,17 +295,8 @@ struct store_stats {
 };
 void store_stats(struct store *s, struct store_stats *out); /* any thread */
 
-/* The logical side of the ledger, exact at a commit number; what is in the log only is not in it.
- *   logical = zero + dedup_saved + compression_saved + stored + damaged
- * A shared block is stored by the volume that owns it. frees_if_deleted is a lower bound. Any thread. */
-struct store_ledger {
-	uint64_t commit;
-	uint64_t logical_bytes, zero_bytes, dedup_saved_bytes, compression_saved_bytes, stored_bytes;
-	uint64_t damaged_bytes, frees_if_deleted_bytes;
-};
-void store_ledger(struct store *s, struct store_ledger *out);
-bool store_volume_ledger(struct store *s, uint32_t volume, struct store_ledger *out); /* false: not here */
-/* Destages everything that is committed now. From a shard's loop; resumes when done. */
+/* Destages everything that is appended now, once it is committed; after 2 s, what is committed then. From
+ * a shard's loop; resumes when done. -ERR_FULL: the capacity devices have no room for it. */
 int store_flush(struct store *s, unsigned shard, struct post *scratch, struct wait *w) MUST_USE;
 
 /* Offline, read-only, tolerant decoder for `ashlard inspect PATH` (device, file or metadata directory).

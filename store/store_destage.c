@@ -21,6 +21,8 @@
 #define AGE_S         5u
 #define DUE_S         60u /* older ones do not wait for idle CPU */
 #define TICK_US       1000000u
+#define FLUSH_TAIL_US 2000000u /* a flush waits so long for records to be committed */
+#define FLUSH_LOOK_US 10000u
 #define RETRY_FULL_US 1000000u
 
 static void on_destaged(struct post *p);
@@ -475,6 +477,8 @@ static void release(struct shard *sh, uint32_t fill)
 
 /* ---- Driving ---- */
 
+static void flush_begin(struct shard *sh);
+
 void shard_tick(struct timer *t)
 {
 	struct shard *sh = container_of(t, struct shard, tick);
@@ -501,6 +505,8 @@ void shard_destage_kick(struct shard *sh)
 		return;
 	sh->kicking = true; /* forming batches and checks may come back here */
 	fill = shard_fill(sh);
+	if (!sh->flush)
+		flush_begin(sh);
 	tier_pace(sh->store->tier, sh->index, fill, sh->flush || oldest_is_due(sh));
 	wanted = destages_wanted(sh, fill);
 	for (unsigned i = 0; i < DESTAGE_BATCHES && sh->destages_busy < wanted; i++) {
@@ -574,6 +580,7 @@ struct flush {
 	struct store *store;
 	struct wait *wait;
 	unsigned origin, next;
+	uint64_t batch, until_us; /* on this shard: records up to this batch are asked for */
 	int rc;
 };
 
@@ -592,14 +599,40 @@ static void flush_on_origin(struct post *p)
 	shard_quiesce(sh);
 }
 
+/* A replica hears last that a record is committed; what nobody may commit just now is not waited for. */
+static bool flush_waits(struct shard *sh, struct flush *f)
+{
+	uint64_t now = loop_turn_us(sh->loop);
+	struct store_object *o;
+
+	if (!f->batch) {
+		lane_close(&sh->lane); /* what is committed gets its place */
+		f->batch = MAX(1, sh->lane.batch_seq);
+		f->until_us = now + FLUSH_TAIL_US;
+	}
+	if (now >= f->until_us)
+		return false;
+	list_for_each(o, &sh->tails, tails_link)
+	{
+		if (list_first(&o->tail, struct log_tail, link)->batch > f->batch)
+			continue;
+		timer_set(&sh->tick, FLUSH_LOOK_US);
+		return true;
+	}
+	return false;
+}
+
 static void flush_begin(struct shard *sh)
 {
-	struct list *n = list_pop_front(&sh->flushes);
+	struct flush *f;
 
-	if (!n)
+	if (list_empty(&sh->flushes))
 		return;
-	sh->flush = container_of(n, struct flush, link);
-	lane_close(&sh->lane); /* what is committed gets its place */
+	f = list_first(&sh->flushes, struct flush, link);
+	if (flush_waits(sh, f))
+		return;
+	list_del(&f->link);
+	sh->flush = f;
 	sh->flush_number++;
 	sh->flush_left = sh->dirty_pages;
 }
@@ -626,6 +659,7 @@ static void flush_hop(struct flush *f)
 	struct store *s = f->store;
 
 	f->next++;
+	f->batch = 0;
 	if (f->rc || f->next == s->shard_count) {
 		f->post.fn = flush_on_origin;
 		loop_post(s->shards[f->origin].loop, &f->post);

@@ -180,7 +180,7 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 			       cfg->group_incarnation);
 
 	if (!rc)
-		rc = kv_open(cfg->metadata_dir, false, &t->kv);
+		rc = kv_open(cfg->metadata_dir, cfg->read_only, &t->kv);
 	if (!rc)
 		rc = load_meta(t);
 	if (!rc)
@@ -193,7 +193,7 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 		rc = load_regions(t);
 	if (!rc && shares_load(t))
 		rc = map_lost("the rows of the ledger do not decode");
-	if (!rc)
+	if (!rc && !cfg->read_only)
 		rc = adopt(t);
 	if (!rc)
 		publish(t);
@@ -213,6 +213,8 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->group_incarnation = cfg->group_incarnation;
 	t->log_kv_commit = cfg->log_kv_commit;
 	t->shard_count = cfg->shards;
+	t->page_cache_bytes = cfg->page_cache_bytes;
+	t->block_cache_bytes = cfg->block_cache_bytes;
 	sem_init(&t->more_work, 0, 0);
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_mutex_init(&t->commit_lock, NULL);
@@ -412,7 +414,6 @@ void tier_stats(const struct tier *t, struct store_stats *out)
 	struct store_ledger l;
 
 	out->data_bytes = (uint64_t)t->seg.total * t->seg.segment_size;
-	out->data_used_bytes = atomic_load(&t->live_bytes);
 	out->data_free_bytes = tier_free_bytes(t);
 	out->metadata_used_bytes = atomic_load(&t->kv_bytes);
 	ledger_cell_read(&t->ledger, &l);
@@ -421,16 +422,22 @@ void tier_stats(const struct tier *t, struct store_stats *out)
 	out->dedup_saved_bytes = l.dedup_saved_bytes;
 	out->compression_saved_bytes = l.compression_saved_bytes;
 	out->damaged_bytes = l.damaged_bytes;
-	out->padding_bytes = atomic_load(&t->padding_bytes);
-	out->summary_bytes = atomic_load(&t->summary_bytes);
-	out->dead_bytes = atomic_load(&t->dead_bytes);
-	out->free_bytes = atomic_load(&t->free_bytes);
-	out->reserve_bytes = atomic_load(&t->reserve_bytes);
+	out->data_used_bytes = l.stored_bytes;
+	out->padding_bytes = l.padding_bytes;
+	out->summary_bytes = l.summary_bytes;
+	out->dead_bytes = l.dead_bytes;
+	out->free_bytes = l.free_bytes;
+	out->reserve_bytes = l.reserve_bytes;
 	out->reduce_bypassed_blocks = atomic_load(&t->bypassed_blocks);
 	out->reduce_pending = atomic_load(&t->reduce_wanted);
 	out->reduce_redone_blocks = atomic_load(&t->reduced_blocks);
 	out->dedup_matched_blocks = atomic_load(&t->dedup.matched_blocks);
 	out->dedup_hint_bytes = atomic_load(&t->dedup.hint_bytes);
+	out->dedup_hint_budget_bytes = t->dedup.hints.budget_bytes;
+	out->dedup_hint_evictions = atomic_load(&t->dedup.evicted_hints);
+	out->dedup_false_hints = atomic_load(&t->dedup.false_hints);
+	out->page_cache_budget_bytes = t->page_cache_bytes;
+	out->block_cache_budget_bytes = t->block_cache_bytes;
 	out->objects = atomic_load(&t->objects_n);
 	out->destaged_blocks = atomic_load(&t->destaged_blocks);
 	out->gc_blocks = atomic_load(&t->gc_blocks);

@@ -9,7 +9,7 @@
 
 #include "node/base/bytes.h"
 #include "store/device.h"
-#include "store/store.h"
+#include "store/space.h"
 
 struct tier;
 
@@ -25,6 +25,7 @@ struct tier_config {
 	/* Highest map commit number that any log batch or header names: a database below it has
 	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
+	bool read_only; /* to be verified, never started */
 };
 int tier_open(const struct tier_config *cfg, struct tier **out) MUST_USE;
 int tier_start(struct tier *t, struct loop *const *loops, unsigned shards) MUST_USE;
@@ -163,6 +164,8 @@ uint64_t tier_free_bytes(const struct tier *t);
 /* The ledger as of the newest commit; any thread. False: nothing is known of this volume here. */
 void tier_ledger(struct tier *t, struct store_ledger *out);
 bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *out);
+void tier_volume_ledgers(struct tier *t, store_ledger_fn *fn, void *arg);
 void tier_stats(const struct tier *t, struct store_stats *out); /* fills the tier's fields */
+int tier_verify_all(struct tier *t, bool data, struct store_verify *out) MUST_USE; /* blocking */
 int tier_inspect_metadata(const char *dir, bool verbose);
 int tier_inspect_segments(struct device *d, bool verbose);

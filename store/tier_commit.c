@@ -459,19 +459,8 @@ static bool put_segments(struct tier *t, uint64_t commit)
 
 void txn_publish(struct tier *t)
 {
-	const struct segments *s = &t->seg;
-	uint64_t used = s->space.segments * s->segment_size;
-	uint64_t free_segments = s->total - s->space.segments,
-		 reserve = MIN(free_segments, s->reserve);
-
-	atomic_store(&t->live_bytes, s->live);
-	atomic_store(&t->written_bytes, s->written_bytes);
-	atomic_store(&t->summary_bytes, s->space.summaries);
-	atomic_store(&t->padding_bytes, s->space.padding);
-	atomic_store(&t->dead_bytes,
-		     used - s->live - s->space.summaries - s->space.padding - s->space.tail);
-	atomic_store(&t->free_bytes, (free_segments - reserve) * s->segment_size + s->space.tail);
-	atomic_store(&t->reserve_bytes, reserve * s->segment_size);
+	atomic_store(&t->live_bytes, t->seg.live);
+	atomic_store(&t->written_bytes, t->seg.written_bytes);
 	volumes_publish(t, atomic_load(&t->commit));
 }
 

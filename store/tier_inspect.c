@@ -139,12 +139,12 @@ static bool show_meta(const void *key, size_t key_len, const void *value, size_t
 	struct meta_row m;
 
 	if (key_len == 5 && k[0] == 'v') {
-		if (len != 40 || get_le64(v + 32) != hash_xxh3(v, 32, get_be32(k + 1)))
+		if (len != 48 || get_le64(v + 40) != hash_xxh3(v, 40, get_be32(k + 1)))
 			return false;
 		printf("volume id=%u owned_shares=%" PRIu64 " damaged=%" PRIu64
-		       " stored_bytes=%" PRIu64 " exclusive_bytes=%" PRIu64 "\n",
+		       " stored_bytes=%" PRIu64 " exclusive_bytes=%" PRIu64 " refs=%" PRIu64 "\n",
 		       get_be32(k + 1), get_le64(v), get_le64(v + 8), get_le64(v + 16),
-		       get_le64(v + 24));
+		       get_le64(v + 24), get_le64(v + 32));
 		return true;
 	}
 	if (key_len == 10 && !memcmp(k, "next-share", 10))

@@ -158,6 +158,7 @@ struct tier {
 	/* Shards. */
 	struct tier_shard *shards;
 	unsigned shard_count;
+	uint64_t page_cache_bytes, block_cache_bytes;
 	bool started;
 	struct worker_pool *pool;
 	_Atomic unsigned parity; /* which of the readers' counters new reads use */
@@ -166,7 +167,6 @@ struct tier {
 	/* For any thread. */
 	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, destaged_blocks, gc_blocks;
 	_Atomic uint64_t bypassed_blocks, reduced_blocks;
-	_Atomic uint64_t dead_bytes, padding_bytes, summary_bytes, free_bytes, reserve_bytes;
 	struct ledger_cell ledger;
 	_Atomic uint64_t written_bytes, corrupt_blocks, io_errors;
 	_Atomic int failed;

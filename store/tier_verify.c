@@ -161,7 +161,7 @@ static int recount_pages(struct recount *r)
 	const void *key, *value;
 	size_t key_len, len;
 
-	while (kv_iter_next(it, &key, &key_len, &value, &len)) {
+	while (!atomic_load(&r->t->stopping) && kv_iter_next(it, &key, &key_len, &value, &len)) {
 		struct map_page p;
 		struct robj *o;
 		uint64_t object;
@@ -206,6 +206,7 @@ static void recount_share(struct recount *r, uint64_t id, const struct share_row
 	if (s->refs && s->fp64 != row->fp.lo)
 		differs(r, "fingerprint of a share", id, 0, row->fp.lo, s->fp64);
 	owner->recount.owned++;
+	owner->recount.refs += row->owner_refs;
 	if (!map_entry_has_place(row->word)) {
 		owner->recount.damaged++;
 		r->out->bad_blocks += row->refs;
@@ -274,6 +275,7 @@ static void compare_ledger(struct recount *r)
 		all.damaged += v->recount.damaged;
 		all.stored += v->recount.stored;
 		all.exclusive += v->recount.exclusive;
+		all.refs += v->recount.refs;
 		if (!tier_volume_ledger(r->t, v->id, &l))
 			continue;
 		if (l.logical_bytes != l.zero_bytes + l.dedup_saved_bytes +
@@ -378,6 +380,8 @@ int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 	rc = recount_pages(&r);
 	if (!rc)
 		rc = recount_shares(&r);
+	if (atomic_load(&t->stopping))
+		rc = -ERR_CLOSED;
 	if (!rc)
 		compare(&r);
 	pthread_mutex_unlock(&t->commit_lock);
@@ -401,4 +405,19 @@ int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 	hmap_fini(&r.shares);
 	free(r.block);
 	return rc ? rc : out->differences ? -ERR_CORRUPT : 0;
+}
+
+int tier_verify_all(struct tier *t, bool data, struct store_verify *out)
+{
+	struct tier_verify v;
+	int rc = tier_verify(t, data, &v);
+
+	*out = (struct store_verify){.commit = tier_kv_commit(t),
+				     .objects = atomic_load(&t->objects_n),
+				     .pages = v.pages,
+				     .blocks = v.blocks,
+				     .shares = v.shares,
+				     .bad_blocks = v.bad_blocks,
+				     .differences = v.differences};
+	return rc;
 }

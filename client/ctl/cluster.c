@@ -33,36 +33,16 @@ static int cluster_init(struct ctl *c, int argc, char **argv)
 
 static int cluster_settings(struct ctl *c, int argc, char **argv)
 {
-	static const char *const head[] = {"SETTING", "VALUE", "DEFAULT", "WHAT"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
+	static const struct column columns[] = {
+		{"SETTING", "key"},
+		{"VALUE", "value"},
+		{"DEFAULT", "default"},
+		{"WHAT", "what"},
+	};
+	const struct list_view view = {"/v1/settings", "settings", columns, ARRAY_LEN(columns), false};
+	int rc = ctl_args(&cluster_verbs[1], argc, argv, NULL, 0, NULL, 0, 0);
 
-	rc = ctl_args(&cluster_verbs[1], argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/settings", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 0, head);
-	list = json_get(j, "settings");
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *x = json_at(list, i);
-
-		table_add(&t, "%s", str_or(x, "key", "?"));
-		table_add(&t, "%s", str_or(x, "value", "?"));
-		table_add(&t, "%s", str_or(x, "default", "?"));
-		table_add(&t, "%s", str_or(x, "what", ""));
-	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
 }
 
 static int cluster_set(struct ctl *c, int argc, char **argv)

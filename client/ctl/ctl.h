@@ -79,6 +79,22 @@ struct table {
 void table_init(struct table *t, unsigned columns, uint32_t right, const char *const *head);
 void table_add(struct table *t, const char *fmt, ...) PRINTF_LIKE(2, 3); /* next cell */
 void table_print(struct table *t); /* and frees it */
+/* A column of a table of JSON rows: the member `key` as it is (text, number, on or off), or `cell`. */
+struct column {
+	const char *head, *key;
+	bool right;
+	void (*cell)(struct table *t, const struct json *row); /* adds one cell */
+};
+void print_rows(const struct json *list, const struct column *columns, unsigned n, bool backwards);
+/* GET, then the answer's list under `key` as a table and who said it; or all of it as JSON. */
+struct list_view {
+	const char *path, *key;
+	const struct column *columns;
+	unsigned n;
+	bool backwards;
+};
+int ctl_list(struct ctl *c, const struct list_view *v) MUST_USE;
+void add_bytes(struct table *t, int64_t bytes); /* one cell */
 void print_json(const struct json *j);
 const char *bytes_text(uint64_t bytes, char out[24]);	/* "1.5 GiB" */
 const char *age_text(uint64_t seconds, char out[24]);	/* "3 m", "2 d" */
@@ -86,3 +102,15 @@ const char *str_or(const struct json *j, const char *key, const char *otherwise)
 void print_source(const struct json *answer); /* "from n2, map 12, 0.1 s old" */
 const char *severity_color(const struct ctl *c, const char *severity); /* "" when colours are off */
 const char *color_off(const struct ctl *c);
+
+/* ---- The capacity ledger (space.c) ---- */
+/* Two lines each: logical to stored, and stored to raw; both add up. */
+void print_reduction(const struct json *k, uint64_t stored);
+void print_raw(const struct json *k);
+/* Cells of a ledger row. */
+void logical_cell(struct table *t, const struct json *row);
+void zero_cell(struct table *t, const struct json *row);
+void dedup_cell(struct table *t, const struct json *row);
+void compression_cell(struct table *t, const struct json *row);
+void row_stored_cell(struct table *t, const struct json *row);
+void frees_cell(struct table *t, const struct json *row);

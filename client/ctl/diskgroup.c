@@ -5,6 +5,14 @@
 
 #include "client/ctl/ctl.h"
 
+static const struct verb *verb(const char *name)
+{
+	for (const struct verb *v = diskgroup_verbs; v->noun; v++)
+		if (!strcmp(v->verb, name))
+			return v;
+	return NULL;
+}
+
 static void put_list(struct json *body, const char *key, const char *text)
 {
 	CLEANUP(free_ptr) char *copy = xstrdup(text);
@@ -28,7 +36,7 @@ static int diskgroup_add(struct ctl *c, int argc, char **argv)
 	struct json *body, *j;
 	int rc;
 
-	rc = ctl_args(&diskgroup_verbs[0], argc, argv, o, ARRAY_LEN(o), NULL, 0, 0);
+	rc = ctl_args(verb("add"), argc, argv, o, ARRAY_LEN(o), NULL, 0, 0);
 	if (rc != CTL_OK)
 		return rc;
 	if (!capacity)
@@ -75,53 +83,110 @@ static const char *state_text(const struct json *g)
 	return str_or(g, "state", "?");
 }
 
+static void state_cell(struct table *t, const struct json *g)
+{
+	table_add(t, "%s", state_text(g));
+}
+
+static void raw_cell(struct table *t, const struct json *g)
+{
+	if (json_u64(g, "raw_bytes", 0))
+		add_bytes(t, json_i64(g, "raw_bytes", 0));
+	else
+		table_add(t, "-");
+}
+
+static void data_cell(struct table *t, const struct json *g)
+{
+	if (json_get(g, "stats"))
+		add_bytes(t, json_i64(json_get(g, "stats"), "data_bytes", 0));
+	else
+		table_add(t, "-");
+}
+
+static void used_cell(struct table *t, const struct json *g)
+{
+	char used[24];
+
+	table_add(t, "%s", used_text(json_get(g, "stats"), used));
+}
+
+static void log_cell(struct table *t, const struct json *g)
+{
+	const struct json *stats = json_get(g, "stats");
+
+	if (stats)
+		table_add(t, "%.1f %%", (double)json_u64(stats, "log_fill_permyriad", 0) / 100);
+	else
+		table_add(t, "-");
+}
+
+static void devices_cell(struct table *t, const struct json *g)
+{
+	table_add(t, "%zu", json_len(json_get(g, "devices")));
+}
+
 static int diskgroup_list(struct ctl *c, int argc, char **argv)
 {
-	static const char *const head[] = {"GROUP", "NODE", "STATE", "RAW",
-					   "DATA",  "USED", "LOG",   "DEVICES"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
+	static const struct column columns[] = {
+		{"GROUP", "group", true},           {"NODE", "node"},
+		{"STATE", NULL, false, state_cell}, {"RAW", NULL, true, raw_cell},
+		{"DATA", NULL, true, data_cell},    {"USED", NULL, true, used_cell},
+		{"LOG", NULL, true, log_cell},      {"DEVICES", NULL, false, devices_cell},
+	};
+	const struct list_view view = {"/v1/diskgroups", "diskgroups", columns, ARRAY_LEN(columns),
+				       false};
+	int rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
 
-	rc = ctl_args(&diskgroup_verbs[1], argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/diskgroups", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 3 | 1u << 4 | 1u << 5 | 1u << 6, head);
-	list = json_get(j, "diskgroups");
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *g = json_at(list, i), *stats = json_get(g, "stats");
-		char raw[24], data[24], used[24];
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
+}
 
-		table_add(&t, "%" PRIu64, json_u64(g, "group", 0));
-		table_add(&t, "%s", str_or(g, "node", "?"));
-		table_add(&t, "%s", state_text(g));
-		table_add(&t, "%s", bytes_text(json_u64(g, "raw_bytes", 0), raw));
-		table_add(&t, "%s",
-			  stats ? bytes_text(json_u64(stats, "data_bytes", 0), data) : "-");
-		table_add(&t, "%s", used_text(stats, used));
-		if (stats)
-			table_add(&t, "%.1f %%",
-				  (double)json_u64(stats, "log_fill_permyriad", 0) / 100);
-		else
-			table_add(&t, "-");
-		table_add(&t, "%zu", json_len(json_get(g, "devices")));
-	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+static void name_cell(struct table *t, const struct json *row)
+{
+	if (json_str(row, "name"))
+		table_add(t, "%s", json_str(row, "name"));
+	else if (json_u64(row, "volume", 0))
+		table_add(t, "(deleted, number %" PRIu64 ")", json_u64(row, "volume", 0));
+	else
+		table_add(t, "(shared, of no volume)");
+}
+
+static void print_caches(const struct json *s)
+{
+	char a[24], b[24];
+	uint64_t hits = json_u64(s, "page_cache_hits", 0),
+		 misses = json_u64(s, "page_cache_misses", 0);
+
+	printf("dedup hints %s of at most %s; %" PRIu64 " blocks matched, %" PRIu64
+	       " hints gave way to newer ones, %" PRIu64 " led nowhere\n",
+	       bytes_text(json_u64(s, "dedup_hint_bytes", 0), a),
+	       bytes_text(json_u64(s, "dedup_hint_budget_bytes", 0), b),
+	       json_u64(s, "dedup_matched_blocks", 0), json_u64(s, "dedup_hint_evictions", 0),
+	       json_u64(s, "dedup_false_hints", 0));
+	printf("caches      map pages at most %s, %.1f %% of %" PRIu64
+	       " look-ups found there; data blocks at most %s\n",
+	       bytes_text(json_u64(s, "page_cache_budget_bytes", 0), a),
+	       hits + misses ? 100.0 * (double)hits / (double)(hits + misses) : 0.0, hits + misses,
+	       bytes_text(json_u64(s, "block_cache_budget_bytes", 0), b));
+	if (json_u64(s, "reduce_bypassed_blocks", 0))
+		printf("reduction   %" PRIu64 " blocks stored raw under load, %" PRIu64
+		       " looked at again%s\n",
+		       json_u64(s, "reduce_bypassed_blocks", 0),
+		       json_u64(s, "reduce_redone_blocks", 0),
+		       json_bool(s, "reduce_pending", false) ? "; not through yet" : "");
 }
 
 static void print_group(const struct json *g)
 {
+	static const struct column rows[] = {
+		{"VOLUME", NULL, false, name_cell},
+		{"LOGICAL", NULL, true, logical_cell},
+		{"ZEROES", NULL, true, zero_cell},
+		{"DUPLICATES", NULL, true, dedup_cell},
+		{"COMPRESSED", NULL, true, compression_cell},
+		{"STORED", NULL, true, row_stored_cell},
+		{"FREES", NULL, true, frees_cell},
+	};
 	const struct json *devices = json_get(g, "devices"), *stats = json_get(g, "stats");
 	char a[24], b[24];
 
@@ -135,33 +200,49 @@ static void print_group(const struct json *g)
 		       str_or(json_at(devices, i), "path", "?"));
 	if (!stats)
 		return;
-	printf("data        %s used of %s\n", bytes_text(json_u64(stats, "data_used_bytes", 0), a),
-	       bytes_text(json_u64(stats, "data_bytes", 0), b));
-	printf("write log   %s of %s, %.1f %% full\n",
+	print_reduction(stats, json_u64(stats, "data_used_bytes", 0));
+	print_raw(stats);
+	printf("room        %s for new data before it is full\n",
+	       bytes_text(json_u64(stats, "data_free_bytes", 0), a));
+	printf("write log   %s of %s, %.1f %% full; ",
 	       bytes_text(json_u64(stats, "log_used_bytes", 0), a),
 	       bytes_text(json_u64(stats, "log_bytes", 0), b),
 	       (double)json_u64(stats, "log_fill_permyriad", 0) / 100);
-	printf("replicas    of %" PRIu64 " objects, %s logical\n", json_u64(stats, "objects", 0),
-	       bytes_text(json_u64(stats, "logical_bytes", 0), a));
+	printf("%s not yet reduced\n", bytes_text(json_u64(stats, "log_unreduced_bytes", 0), a));
+	printf("metadata    %s\n", bytes_text(json_u64(stats, "metadata_used_bytes", 0), a));
+	print_caches(stats);
+	printf("replicas    of %" PRIu64 " objects\n", json_u64(stats, "objects", 0));
 	printf("errors      %" PRIu64 " corrupt blocks met, %" PRIu64 " I/O errors\n",
 	       json_u64(stats, "corrupt_blocks", 0), json_u64(stats, "io_errors", 0));
+	print_rows(json_get(g, "volumes"), rows, ARRAY_LEN(rows), false);
+}
+
+/* "3", or "node3/3" as older answers had it. */
+static int group_path(const char *text, const char *more, char **path)
+{
+	const char *number = strrchr(text, '/') ? strrchr(text, '/') + 1 : text;
+	uint64_t id;
+
+	if (!ctl_number(number, UINT16_MAX, &id))
+		return ctl_usage(
+			"\"%s\" is not the number of a group; `ashlar diskgroup list` shows them",
+			text);
+	*path = xasprintf("/v1/diskgroups/%" PRIu64 "%s", id, more);
+	return CTL_OK;
 }
 
 static int diskgroup_show(struct ctl *c, int argc, char **argv)
 {
+	CLEANUP(free_ptr) char *path = NULL;
 	const char *number;
 	struct json *j;
-	uint64_t id;
 	int rc;
 
-	rc = ctl_args(&diskgroup_verbs[2], argc, argv, NULL, 0, &number, 1, 1);
-	if (rc != CTL_OK)
-		return rc;
-	if (!ctl_number(number, UINT16_MAX, &id))
-		return ctl_usage("diskgroup show: \"%s\" is not the number of a group", number);
-	CLEANUP(free_ptr) char *path = xasprintf("/v1/diskgroups/%" PRIu64, id);
-
-	rc = ctl_call(c, "GET", path, NULL, &j);
+	rc = ctl_args(verb("show"), argc, argv, NULL, 0, &number, 1, 1);
+	if (rc == CTL_OK)
+		rc = group_path(number, "", &path);
+	if (rc == CTL_OK)
+		rc = ctl_call(c, "GET", path, NULL, &j);
 	if (rc != CTL_OK)
 		return rc;
 	if (c->json)
@@ -170,6 +251,101 @@ static int diskgroup_show(struct ctl *c, int argc, char **argv)
 		print_group(j);
 	json_free(j);
 	return CTL_OK;
+}
+
+/* ---- Flush and verify --------------------------------------------------------------------------
+ */
+
+static int print_flushed(const struct json *j)
+{
+	printf("disk group %" PRIu64
+	       " on %s: all that was committed is on its capacity devices (%.1f s)\n",
+	       json_u64(j, "group", 0), str_or(j, "node", "?"),
+	       (double)json_u64(j, "took_ms", 0) / 1000);
+	return CTL_OK;
+}
+
+static int print_verified(const struct json *j)
+{
+	uint64_t differences = json_u64(j, "differences", 0),
+		 damaged = json_u64(j, "damaged_blocks", 0);
+
+	printf("disk group %" PRIu64 " on %s: %" PRIu64 " objects, %" PRIu64 " pages, %" PRIu64
+	       " blocks, %" PRIu64 " shared at commit %" PRIu64 "; %" PRIu64
+	       " known to be damaged; ",
+	       json_u64(j, "group", 0), str_or(j, "node", "?"), json_u64(j, "objects", 0),
+	       json_u64(j, "pages", 0), json_u64(j, "blocks", 0), json_u64(j, "shares", 0),
+	       json_u64(j, "commit", 0), damaged);
+	if (!differences)
+		printf("counters and references are right\n");
+	else
+		printf("%" PRIu64 " DIFFERENCES, each in the log of ashlard there\n", differences);
+	return differences ? CTL_REFUSED : CTL_OK;
+}
+
+/* One group, or all that can be reached, one after the other; with JSON a list of the answers. */
+static int on_groups(struct ctl *c, const char *number, const char *what,
+		     int (*print)(const struct json *))
+{
+	struct json *all = json_array_new(), *groups = NULL, *j;
+	const struct json *list;
+	int rc = CTL_OK, worst = CTL_OK;
+
+	if (!number) {
+		rc = ctl_call(c, "GET", "/v1/diskgroups", NULL, &groups);
+		if (rc != CTL_OK) {
+			json_free(all);
+			return rc;
+		}
+	}
+	list = groups ? json_get(groups, "diskgroups") : NULL;
+	for (size_t i = 0; i < (number ? 1 : json_len(list)); i++) {
+		CLEANUP(free_ptr) char *path = NULL;
+		CLEANUP(free_ptr)
+		char *id = number ? xstrdup(number)
+				  : xasprintf("%" PRIu64, json_u64(json_at(list, i), "group", 0));
+
+		rc = group_path(id, what, &path);
+		if (rc == CTL_OK)
+			rc = ctl_call(c, "POST", path, NULL, &j);
+		if (rc == CTL_OK) {
+			rc = c->json ? (json_u64(j, "differences", 0) ? CTL_REFUSED : CTL_OK)
+				     : print(j);
+			json_add(all, j);
+		}
+		worst = rc == CTL_OK ? worst : rc;
+	}
+	if (c->json)
+		print_json(all);
+	json_free(groups);
+	json_free(all);
+	return worst;
+}
+
+static int groups_run(struct ctl *c, const char *name, int argc, char **argv, const char *what,
+		      int (*print)(const struct json *))
+{
+	const char *number = NULL;
+	bool all = false;
+	const struct option_spec o[] = {{"--all", NULL, &all}};
+	int rc = ctl_args(verb(name), argc, argv, o, ARRAY_LEN(o), &number, 0, 1);
+
+	if (rc != CTL_OK)
+		return rc;
+	if (!number == !all)
+		return ctl_usage("diskgroup %s: give the number of a group, or --all", name);
+	c->timeout_s = MAX(c->timeout_s, 3600u);
+	return on_groups(c, number, what, print);
+}
+
+static int diskgroup_flush(struct ctl *c, int argc, char **argv)
+{
+	return groups_run(c, "flush", argc, argv, "/flush", print_flushed);
+}
+
+static int diskgroup_verify(struct ctl *c, int argc, char **argv)
+{
+	return groups_run(c, "verify", argc, argv, "/verify", print_verified);
 }
 
 const struct verb diskgroup_verbs[] = {
@@ -192,5 +368,23 @@ const struct verb diskgroup_verbs[] = {
 	{"diskgroup", "show", "NUMBER",
 	 "Shows one disk group: devices, space, log, errors.\n\nExample: ashlar diskgroup show 3",
 	 diskgroup_show},
+	{"diskgroup", "flush", "NUMBER | --all",
+	 "Moves everything that is in a group's write log to its capacity devices, and returns "
+	 "when it is there.\n\n"
+	 "Not needed for safety: what is acknowledged is durable in the log. It makes the numbers "
+	 "of the ledger "
+	 "complete.\n\n"
+	 "Example: ashlar diskgroup flush --all",
+	 diskgroup_flush},
+	{"diskgroup", "verify", "NUMBER | --all",
+	 "Recounts space, references and page versions of a group from its map, and compares.\n\n"
+	 "Exits with 1 when something differs; the log of ashlard there says what. Writes go on, "
+	 "but nothing is "
+	 "moved out of\n"
+	 "the write log while it runs. `ashlard inspect --verify --data` does it offline, and "
+	 "reads every block "
+	 "too.\n\n"
+	 "Example: ashlar diskgroup verify 3",
+	 diskgroup_verify},
 	{NULL},
 };

@@ -165,49 +165,50 @@ static const char *facts_text(const struct json *n, char out[32])
 	return out;
 }
 
+static void up_cell(struct table *t, const struct json *n)
+{
+	table_add(t, "%s", json_bool(n, "up", false) ? "yes" : "NO");
+}
+
+static void raft_cell(struct table *t, const struct json *n)
+{
+	table_add(t, "%s", json_bool(n, "voter", false) ? "voter" : "-");
+}
+
+static void roles_cell(struct table *t, const struct json *n)
+{
+	char roles[8];
+
+	roles_text(n, roles);
+	table_add(t, "%s", roles);
+}
+
+static void facts_cell(struct table *t, const struct json *n)
+{
+	char facts[32];
+
+	table_add(t, "%s", facts_text(n, facts));
+}
+
 static int node_list(struct ctl *c, int argc, char **argv)
 {
-	static const char *const head[] = {"#",      "NAME",    "STATE",     "UP",
-					   "RAFT",   "ROLES",   "FAULT SET", "ADDRESS",
-					   "GROUPS", "VERSION", "FACTS"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
+	static const struct column columns[] = {
+		{"#", "number", true},
+		{"NAME", "name"},
+		{"STATE", "state"},
+		{"UP", NULL, false, up_cell},
+		{"RAFT", NULL, false, raft_cell},
+		{"ROLES", NULL, false, roles_cell},
+		{"FAULT SET", "fault_set"},
+		{"ADDRESS", "address"},
+		{"GROUPS", "diskgroups", true},
+		{"VERSION", "version"},
+		{"FACTS", NULL, false, facts_cell},
+	};
+	const struct list_view view = {"/v1/nodes", "nodes", columns, ARRAY_LEN(columns), false};
+	int rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
 
-	rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/nodes", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 8, head);
-	list = json_get(j, "nodes");
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *n = json_at(list, i);
-		char roles[8], facts[32];
-
-		roles_text(n, roles);
-		table_add(&t, "%" PRIu64, json_u64(n, "number", 0));
-		table_add(&t, "%s", str_or(n, "name", "?"));
-		table_add(&t, "%s", str_or(n, "state", "?"));
-		table_add(&t, "%s", json_bool(n, "up", false) ? "yes" : "NO");
-		table_add(&t, "%s", json_bool(n, "voter", false) ? "voter" : "-");
-		table_add(&t, "%s", roles);
-		table_add(&t, "%s", str_or(n, "fault_set", "-"));
-		table_add(&t, "%s", str_or(n, "address", "-"));
-		table_add(&t, "%" PRIu64, json_u64(n, "diskgroups", 0));
-		table_add(&t, "%s", str_or(n, "version", "?"));
-		table_add(&t, "%s", facts_text(n, facts));
-	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
 }
 
 static void print_node(const struct json *n)

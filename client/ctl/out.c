@@ -66,6 +66,70 @@ void table_print(struct table *t)
 	free(t->cell);
 }
 
+static void add_member(struct table *t, const struct json *row, const char *key)
+{
+	const struct json *v = json_get(row, key);
+	uint64_t number = json_as_u64(v, UINT64_MAX);
+
+	if (json_as_str(v))
+		table_add(t, "%s", json_as_str(v));
+	else if (number != UINT64_MAX)
+		table_add(t, "%" PRIu64, number);
+	else if (json_bool(row, key, true) == json_bool(row, key, false))
+		table_add(t, "%s", json_bool(row, key, false) ? "on" : "off");
+	else
+		table_add(t, "-");
+}
+
+void print_rows(const struct json *list, const struct column *columns, unsigned n, bool backwards)
+{
+	const char *head[32];
+	uint32_t right = 0;
+	struct table t;
+	size_t count = json_len(list);
+
+	CHECK(n <= ARRAY_LEN(head));
+	for (unsigned k = 0; k < n; k++) {
+		head[k] = columns[k].head;
+		right |= (uint32_t)columns[k].right << k;
+	}
+	table_init(&t, n, right, head);
+	for (size_t i = 0; i < count; i++) {
+		const struct json *row = json_at(list, backwards ? count - 1 - i : i);
+
+		for (unsigned k = 0; k < n; k++)
+			if (columns[k].cell)
+				columns[k].cell(&t, row);
+			else
+				add_member(&t, row, columns[k].key);
+	}
+	table_print(&t);
+}
+
+int ctl_list(struct ctl *c, const struct list_view *v)
+{
+	struct json *j;
+	int rc = ctl_call(c, "GET", v->path, NULL, &j);
+
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json) {
+		print_json(j);
+	} else {
+		print_rows(json_get(j, v->key), v->columns, v->n, v->backwards);
+		print_source(j);
+	}
+	json_free(j);
+	return CTL_OK;
+}
+
+void add_bytes(struct table *t, int64_t bytes)
+{
+	char text[24];
+
+	table_add(t, "%s%s", bytes < 0 ? "-" : "", bytes_text((uint64_t)(bytes < 0 ? -bytes : bytes), text));
+}
+
 void print_json(const struct json *j)
 {
 	CLEANUP(free_ptr) char *text = json_print(j, true);

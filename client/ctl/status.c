@@ -9,18 +9,15 @@
 
 static void print_capacity(const struct json *k)
 {
-	char a[24], b[24], d[24];
+	char a[24], b[24];
 
-	printf("provisioned %s, with copies %s\n",
-	       bytes_text(json_u64(k, "provisioned_bytes", 0), a),
+	printf("provisioned %s, with copies %s\n", bytes_text(json_u64(k, "provisioned_bytes", 0), a),
 	       bytes_text(json_u64(k, "provisioned_with_copies_bytes", 0), b));
-	printf("capacity    %s raw = %s for data (", bytes_text(json_u64(k, "raw_bytes", 0), a),
-	       bytes_text(json_u64(k, "data_bytes", 0), b));
-	printf("%s used, ", bytes_text(json_u64(k, "data_used_bytes", 0), a));
-	printf("%s free) + %s write log (", bytes_text(json_u64(k, "data_free_bytes", 0), b),
-	       bytes_text(json_u64(k, "log_bytes", 0), d));
-	printf("%s used) + the rest for metadata and reserve\n",
-	       bytes_text(json_u64(k, "log_used_bytes", 0), a));
+	print_reduction(k, json_u64(k, "data_used_bytes", 0));
+	print_raw(k);
+	if (json_u64(k, "log_unreduced_bytes", 0))
+		printf("            beside it %s in the write logs, not yet reduced\n",
+		       bytes_text(json_u64(k, "log_unreduced_bytes", 0), a));
 	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
 		printf("            (%" PRIu64 " of %" PRIu64 " disk groups known now)\n",
 		       json_u64(k, "groups_known", 0), json_u64(k, "groups", 0));
@@ -177,87 +174,57 @@ static int health_run(struct ctl *c, int argc, char **argv)
 /* ---- Operations in flight, events --------------------------------------------------------------
  */
 
-static int ops_run(struct ctl *c, int argc, char **argv)
+static void age_cell(struct table *t, const struct json *o)
 {
-	static const char *const head[] = {"AGE ms", "NODE",   "SHARD",    "LAYER",
-					   "KIND",   "VOLUME", "OBJECT",   "OFFSET",
-					   "LENGTH", "STAGE",  "WAITS FOR"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
-
-	rc = ctl_args(&status_verbs[2], argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/ops", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 6 | 1u << 7 | 1u << 8, head);
-	list = json_get(j, "ops");
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *o = json_at(list, i);
-
-		table_add(&t, "%.1f", (double)json_u64(o, "age_us", 0) / 1000);
-		table_add(&t, "%s", str_or(o, "node", "?"));
-		table_add(&t, "%" PRIu64, json_u64(o, "shard", 0));
-		table_add(&t, "%s", str_or(o, "layer", "?"));
-		table_add(&t, "%s", str_or(o, "kind", "?"));
-		table_add(&t, "%s", str_or(o, "volume_name", "-"));
-		table_add(&t, "%" PRIu64, json_u64(o, "object", 0));
-		table_add(&t, "%" PRIu64, json_u64(o, "offset_bytes", 0));
-		table_add(&t, "%" PRIu64, json_u64(o, "length_bytes", 0));
-		table_add(&t, "%s", str_or(o, "stage", "-"));
-		table_add(&t, "%s", str_or(o, "waits_for", "-"));
-	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+	table_add(t, "%.1f", (double)json_u64(o, "age_us", 0) / 1000);
 }
 
+static int ops_run(struct ctl *c, int argc, char **argv)
+{
+	static const struct column columns[] = {
+		{"AGE ms", NULL, true, age_cell},
+		{"NODE", "node"},
+		{"SHARD", "shard"},
+		{"LAYER", "layer"},
+		{"KIND", "kind"},
+		{"VOLUME", "volume_name"},
+		{"OBJECT", "object", true},
+		{"OFFSET", "offset_bytes", true},
+		{"LENGTH", "length_bytes", true},
+		{"STAGE", "stage"},
+		{"WAITS FOR", "waits_for"},
+	};
+	const struct list_view view = {"/v1/ops", "ops", columns, ARRAY_LEN(columns), false};
+	int rc = ctl_args(&status_verbs[2], argc, argv, NULL, 0, NULL, 0, 0);
+
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
+}
+
+static void time_cell(struct table *t, const struct json *e)
+{
+	time_t when = (time_t)(json_u64(e, "time_ms", 0) / 1000);
+	struct tm tm;
+	char text[32] = "?";
+
+	if (gmtime_r(&when, &tm))
+		strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
+	table_add(t, "%s", text);
+}
+
+/* Newest last, as in a log. */
 static int events_run(struct ctl *c, int argc, char **argv)
 {
-	static const char *const head[] = {"TIME", "SEVERITY", "CODE", "WHO", "WHAT"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
+	static const struct column columns[] = {
+		{"TIME", NULL, false, time_cell},
+		{"SEVERITY", "severity"},
+		{"CODE", "code"},
+		{"WHO", "actor"},
+		{"WHAT", "text"},
+	};
+	const struct list_view view = {"/v1/events", "events", columns, ARRAY_LEN(columns), true};
+	int rc = ctl_args(&status_verbs[3], argc, argv, NULL, 0, NULL, 0, 0);
 
-	rc = ctl_args(&status_verbs[3], argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/events", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 0, head);
-	list = json_get(j, "events");
-	for (size_t i = json_len(list); i-- > 0;) { /* newest last, as in a log */
-		const struct json *e = json_at(list, i);
-		time_t when = (time_t)(json_u64(e, "time_ms", 0) / 1000);
-		struct tm tm;
-		char text[32] = "?";
-
-		if (gmtime_r(&when, &tm))
-			strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
-		table_add(&t, "%s", text);
-		table_add(&t, "%s", str_or(e, "severity", "?"));
-		table_add(&t, "%s", str_or(e, "code", "?"));
-		table_add(&t, "%s", str_or(e, "actor", "-"));
-		table_add(&t, "%s", str_or(e, "text", ""));
-	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
 }
 
 const struct verb status_verbs[] = {

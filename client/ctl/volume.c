@@ -193,8 +193,9 @@ static int volume_delete(struct ctl *c, int argc, char **argv)
 }
 
 /* "-", the holder, or how many share it; a lease that ran out is said. */
-static void attached_cell(struct table *t, const struct json *a)
+static void attached_cell(struct table *t, const struct json *v)
 {
+	const struct json *a = json_get(v, "attachments");
 	unsigned expired = 0;
 	char more[48] = "";
 
@@ -251,78 +252,98 @@ static int volume_detach(struct ctl *c, int argc, char **argv)
 	return rc;
 }
 
+static void size_cell(struct table *t, const struct json *v)
+{
+	add_bytes(t, json_i64(v, "size_bytes", 0));
+}
+
+static void stored_cell(struct table *t, const struct json *v)
+{
+	add_bytes(t, json_i64(json_get(v, "space"), "stored_bytes", 0));
+}
+
+static void objects_cell(struct table *t, const struct json *v)
+{
+	table_add(t, "%" PRIu64, json_u64(json_get(v, "object_counts"), "total", 0));
+}
+
 static int volume_list(struct ctl *c, int argc, char **argv)
 {
-	static const char *const head[] = {"NAME",   "SIZE",        "COPIES", "OBJECTS",
-					   "HEALTH", "COMPRESSION", "DEDUP",  "ATTACHED BY"};
-	const struct json *list;
-	struct json *j;
-	struct table t;
-	int rc;
+	static const struct column columns[] = {
+		{"NAME", "name"},
+		{"SIZE", NULL, true, size_cell},
+		{"STORED", NULL, true, stored_cell},
+		{"COPIES", "copies", true},
+		{"OBJECTS", NULL, true, objects_cell},
+		{"HEALTH", "health"},
+		{"COMPRESSION", "compression"},
+		{"DEDUP", "dedup"},
+		{"ATTACHED BY", NULL, false, attached_cell},
+	};
+	const struct list_view view = {"/v1/volumes", "volumes", columns, ARRAY_LEN(columns), false};
+	int rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
 
-	rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", "/v1/volumes", NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json) {
-		print_json(j);
-		json_free(j);
-		return CTL_OK;
-	}
-	table_init(&t, ARRAY_LEN(head), 1u << 1 | 1u << 2 | 1u << 3, head);
-	list = json_get(j, "volumes");
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *v = json_at(list, i), *a = json_get(v, "attachments");
-		char size[24];
+	return rc == CTL_OK ? ctl_list(c, &view) : rc;
+}
 
-		table_add(&t, "%s", str_or(v, "name", "?"));
-		table_add(&t, "%s", bytes_text(json_u64(v, "size_bytes", 0), size));
-		table_add(&t, "%" PRIu64, json_u64(v, "copies", 0));
-		table_add(&t, "%" PRIu64, json_u64(json_get(v, "object_counts"), "total", 0));
-		table_add(&t, "%s", str_or(v, "health", "?"));
-		table_add(&t, "%s", json_bool(v, "compression", false) ? "on" : "off");
-		table_add(&t, "%s", json_bool(v, "dedup", false) ? "on" : "off");
-		attached_cell(&t, a);
+static void replicas_cell(struct table *t, const struct json *o)
+{
+	const struct json *r = json_get(o, "replicas");
+	char text[512] = "";
+	size_t n = 0;
+
+	for (size_t k = 0; k < json_len(r) && n < sizeof(text) - 128; k++) {
+		const struct json *x = json_at(r, k);
+		uint64_t left = json_u64(x, "pages_to_copy", 0);
+
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%sgroup %" PRIu64 " on %s %s",
+				      k ? ", " : "", json_u64(x, "group", 0), str_or(x, "node", "?"),
+				      str_or(x, "state", "?"));
+		if (left)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " (%" PRIu64 " pages left)",
+					      left);
+		if (!json_bool(x, "reachable", false))
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " UNREACHABLE");
 	}
-	table_print(&t);
-	print_source(j);
-	json_free(j);
-	return CTL_OK;
+	table_add(t, "%s", text);
 }
 
 static void print_objects(const struct json *v)
 {
-	static const char *const head[] = {"OBJECT", "EPOCH", "PRIMARY", "STATE", "REPLICAS"};
-	const struct json *list = json_get(v, "objects");
-	struct table t;
+	static const struct column columns[] = {
+		{"OBJECT", "index", true}, {"EPOCH", "epoch", true},
+		{"PRIMARY", "primary"},	   {"STATE", "state"},
+		{"REPLICAS", NULL, false, replicas_cell},
+	};
 
-	table_init(&t, ARRAY_LEN(head), 1u << 0 | 1u << 1, head);
-	for (size_t i = 0; i < json_len(list); i++) {
-		const struct json *o = json_at(list, i), *r = json_get(o, "replicas");
-		char text[512] = "";
-		size_t n = 0;
+	print_rows(json_get(v, "objects"), columns, ARRAY_LEN(columns), false);
+}
 
-		for (size_t k = 0; k < json_len(r) && n < sizeof(text) - 128; k++) {
-			const struct json *x = json_at(r, k);
-			uint64_t left = json_u64(x, "pages_to_copy", 0);
+static void print_space(const struct json *v)
+{
+	const struct json *k = json_get(v, "space");
+	char a[24];
 
-			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s/%" PRIu64 " %s",
-					      k ? ", " : "", str_or(x, "node", "?"),
-					      json_u64(x, "group", 0), str_or(x, "state", "?"));
-			if (left)
-				n += (size_t)snprintf(text + n, sizeof(text) - n,
-						      " (%" PRIu64 " pages left)", left);
-			if (!json_bool(x, "reachable", false))
-				n += (size_t)snprintf(text + n, sizeof(text) - n, " UNREACHABLE");
-		}
-		table_add(&t, "%" PRIu64, json_u64(o, "index", 0));
-		table_add(&t, "%" PRIu64, json_u64(o, "epoch", 0));
-		table_add(&t, "%s", str_or(o, "primary", "-"));
-		table_add(&t, "%s", str_or(o, "state", "?"));
-		table_add(&t, "%s", text);
-	}
-	table_print(&t);
+	if (!k)
+		return;
+	print_reduction(k, json_u64(k, "stored_bytes", 0));
+	printf("frees       %s%s raw if deleted\n", json_bool(k, "frees_exact", true) ? "" : "at least ",
+	       bytes_text(json_u64(k, "frees_if_deleted_bytes", 0), a));
+	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
+		printf("            (%" PRIu64 " of %" PRIu64 " disk groups known now)\n",
+		       json_u64(k, "groups_known", 0), json_u64(k, "groups", 0));
+}
+
+static void print_ledger_rows(const struct json *v)
+{
+	static const struct column columns[] = {
+		{"GROUP", "group", true},	  {"NODE", "node"},
+		{"LOGICAL", NULL, true, logical_cell},  {"ZEROES", NULL, true, zero_cell},
+		{"DUPLICATES", NULL, true, dedup_cell}, {"COMPRESSED", NULL, true, compression_cell},
+		{"STORED", NULL, true, row_stored_cell},
+	};
+
+	print_rows(json_get(json_get(v, "space"), "by_group"), columns, ARRAY_LEN(columns), false);
 }
 
 static void print_volume(const struct json *v)
@@ -346,6 +367,7 @@ static void print_volume(const struct json *v)
 	printf("layout      objects of %s, stripe over %" PRIu64 "\n",
 	       bytes_text(json_u64(v, "object_size_bytes", 0), text),
 	       json_u64(v, "stripe_count", 1));
+	print_space(v);
 	print_attachments(a);
 }
 
@@ -369,8 +391,10 @@ static int volume_show(struct ctl *c, int argc, char **argv)
 		print_json(j);
 	} else {
 		print_volume(j);
-		if (!brief)
+		if (!brief) {
+			print_ledger_rows(j);
 			print_objects(j);
+		}
 		print_source(j);
 	}
 	json_free(j);

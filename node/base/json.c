@@ -101,6 +101,13 @@ uint64_t json_u64(const struct json *obj, const char *key, uint64_t dflt)
 	return json_as_u64(json_get(obj, key), dflt);
 }
 
+int64_t json_i64(const struct json *obj, const char *key, int64_t dflt)
+{
+	json_t *j = json_object_get(in(obj), key);
+
+	return json_is_integer(j) ? json_integer_value(j) : dflt;
+}
+
 double json_get_real(const struct json *obj, const char *key, double dflt)
 {
 	json_t *j = json_object_get(in(obj), key);

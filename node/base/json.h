@@ -26,6 +26,7 @@ void json_add_u64(struct json *arr, uint64_t value);
 const struct json *json_get(const struct json *obj, const char *key); /* NULL if absent */
 const char *json_str(const struct json *obj, const char *key);	      /* NULL if absent */
 uint64_t json_u64(const struct json *obj, const char *key, uint64_t dflt);
+int64_t json_i64(const struct json *obj, const char *key, int64_t dflt);
 double json_get_real(const struct json *obj, const char *key, double dflt);
 bool json_bool(const struct json *obj, const char *key, bool dflt);
 bool json_has(const struct json *obj, const char *key);

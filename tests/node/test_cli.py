@@ -134,7 +134,7 @@ def volumes():
                 {"node": "n2", "group": 2, "state": "syncing", "reachable": False, "pages_to_copy": 7}]
     answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, objects=[{"index": 0, "epoch": 3, "primary": "n1",
                                                                        "state": "serving", "replicas": replicas}]))
-    expect(ashlar("volume", "show", "v1"), 0, out="n2/2 syncing (7 pages left) UNREACHABLE")
+    expect(ashlar("volume", "show", "v1"), 0, out="group 2 on n2 syncing (7 pages left) UNREACHABLE")
     expect(ashlar("volume", "show", "nope"), 3, err="no such thing")
     expect(ashlar("volume", "show", "v1"), 0, out="exclusive by node:x; renewed 4 s ago, for 30 s\n")
     shared = [{"holder": h, "mode": "shared", "renewed_ago_ms": 40000, "ttl_ms": 30000, "expired": h == "b"} for h in "ab"]
@@ -202,8 +202,11 @@ def others():
     answers[("GET", "/v1/status")] = (200, {
         "state": "serving", "cluster": {"name": "lab", "uuid": "u"}, "health": {"overall": "ok", "codes": []},
         "raft": {"leader": "n1", "voters": ["n1", "n2"]}, "nodes": {"active": 2, "up": 2}, "volumes": 1,
-        "objects": {"total": 4, "in_sync": 4}, "capacity": {"raw_bytes": 1 << 40, "groups": 2, "groups_known": 1}})
-    expect(ashlar("status"), 0, out="1.0 TiB raw")
+        "objects": {"total": 4, "in_sync": 4}, "capacity": {"raw_bytes": 1 << 40, "free_bytes": (1 << 40) - (1 << 30), "data_used_bytes": 1 << 30,
+                                                        "logical_bytes": 3 << 30, "zero_bytes": 1 << 30, "dedup_saved_bytes": 1 << 30,
+                                                        "groups": 2, "groups_known": 1}})
+    expect(ashlar("status"), 0, out="3.0 GiB in all copies − 1.0 GiB zeroes − 1.0 GiB duplicates = 1.0 GiB stored (3.00 : 1)")
+    expect(ashlar("status"), 0, out="1.0 GiB stored + 1023.0 GiB free = 1.0 TiB")
     expect(ashlar("status"), 0, out="1 of 2 disk groups known")
     answers[("GET", "/v1/nodes")] = (200, {"nodes": [{"name": "n1", "number": 1, "up": False, "roles": ["storage", "voter"],
                                                        "facts": "cached", "facts_age_ms": 65000}]})
@@ -215,6 +218,15 @@ def others():
     answers[("GET", "/v1/diskgroups")] = (200, {"diskgroups": [{"group": 1, "node": "n1", "state": "active", "reachable": True,
         "raw_bytes": 1 << 30, "stats": {"data_bytes": 1000, "data_used_bytes": 250, "log_fill_permyriad": 150}}]})
     expect(ashlar("diskgroup", "list"), 0, out="25.0 %")
+    answers[("POST", "/v1/diskgroups/1/flush")] = (200, {"group": 1, "node": "n1", "took_ms": 1500})
+    expect(ashlar("diskgroup", "flush"), 2, err="--all")
+    expect(ashlar("diskgroup", "flush", "--all"), 0, out="(1.5 s)")
+    answers[("POST", "/v1/diskgroups/1/verify")] = (200, {"group": 1, "node": "n1", "pages": 7})
+    expect(ashlar("diskgroup", "verify", "n1/1"), 0, out="counters and references are right")
+    answers[("POST", "/v1/diskgroups/1/verify")] = (200, {"group": 1, "node": "n1", "differences": 2})
+    expect(ashlar("diskgroup", "verify", "1"), 1, out="2 DIFFERENCES")
+    answers[("POST", "/v1/diskgroups/1/verify")] = (503, {"error": "UNAVAILABLE", "message": "node n1 cannot be reached"})
+    expect(ashlar("diskgroup", "verify", "--all"), 6, err="cannot be reached")
     answers[("GET", "/v1/ops")] = (200, {"ops": [{"age_us": 1500, "node": "n1", "kind": "write", "waits_for": "replica 2"}]})
     expect(ashlar("ops"), 0, out="replica 2")
     answers[("GET", "/v1/events")] = (200, {"events": [{"time_ms": 0, "code": "X", "severity": "info", "text": "hello"}]})

@@ -55,7 +55,8 @@ TEST(config, every_key_is_taken)
 		"r1\n"
 		"data_security: authenticated\nlog_level: warn\nio: buffered\nroles: [voter, "
 		"gateway]\n"
-		"memory:\n  page_cache: 1G\n  block_cache: 32MiB\n  log_index: 16777216\n  "
+		"memory:\n  page_cache: 1G\n  block_cache: 32MiB\n  dedup_hints: 2G\n  "
+		"log_index: 16777216\n  "
 		"buffers: 64m\n",
 		&c));
 	EXPECT_STR(c.state_dir, "/a");
@@ -72,6 +73,7 @@ TEST(config, every_key_is_taken)
 	EXPECT_EQ(c.roles, ROLE_VOTER | ROLE_GATEWAY);
 	EXPECT_EQ(c.page_cache_bytes, 1ull << 30);
 	EXPECT_EQ(c.block_cache_bytes, 32ull << 20);
+	EXPECT_EQ(c.dedup_hint_bytes, 2ull << 30);
 	EXPECT_EQ(c.log_index_bytes, 16ull << 20);
 	EXPECT_EQ(c.buffers_bytes, 64ull << 20);
 	config_free(&c);

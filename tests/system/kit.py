@@ -75,6 +75,14 @@ class Lab:
     def json(self, *args, node=1):
         return json.loads(self.ashlar(*args, "-o", "json", node=node))
 
+    def metrics(self, node=1):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(self.path(node, "admin.sock"))
+            s.sendall(b"GET /v1/metrics HTTP/1.0\r\n\r\n")
+            parts = iter(lambda: s.recv(65536), b"")
+            return b"".join(parts).split(b"\r\n\r\n", 1)[1].decode()
+
     def uri(self, node, volume):
         return self.do("uri", node, volume).strip()
 

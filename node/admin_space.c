@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Capacity: the ledger's rows as JSON and their sums, and what people have disk groups do about
+ * space: flush and verify. Each group's rows are of one moment; sums over groups are exact when
+ * nothing is being destaged. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/admin_impl.h"
+
+#define FLUSH_TIMEOUT_MS 3600000u
+
+/* ---- Rows --------------------------------------------------------------------------------------
+ */
+
+const char *const ledger_keys[LEDGER_KEYS] = {
+	"logical_bytes", "zero_bytes",   "dedup_saved_bytes",     "compression_saved_bytes",
+	"damaged_bytes", "stored_bytes", "frees_if_deleted_bytes"};
+
+struct json *ledger_to_json(const struct store_ledger *l)
+{
+	/* Signed: the row of the blocks that no volume owns takes back what others count as saved.
+	 */
+	const int64_t values[LEDGER_KEYS] = {
+		(int64_t)l->logical_bytes,         (int64_t)l->zero_bytes,
+		(int64_t)l->dedup_saved_bytes,     (int64_t)l->compression_saved_bytes,
+		(int64_t)l->damaged_bytes,         (int64_t)l->stored_bytes,
+		(int64_t)l->frees_if_deleted_bytes};
+	struct json *j = json_object_new();
+
+	for (unsigned i = 0; i < LEDGER_KEYS; i++)
+		json_put_i64(j, ledger_keys[i], values[i]);
+	json_put_bool(j, "frees_exact", l->exact);
+	return j;
+}
+
+static void one_row(void *arg, uint32_t volume, const struct store_ledger *l)
+{
+	struct json *row = ledger_to_json(l);
+
+	if (volume != VOLUME_UNOWNED)
+		json_put_u64(row, "volume", volume);
+	json_add(arg, row);
+}
+
+struct json *ledgers_to_json(struct store *s)
+{
+	struct json *list = json_array_new();
+
+	store_volume_ledgers(s, one_row, list);
+	return list;
+}
+
+void ledger_sum_add(struct ledger_sum *s, const struct json *row)
+{
+	for (unsigned i = 0; i < LEDGER_KEYS; i++)
+		s->bytes[i] += json_i64(row, ledger_keys[i], 0);
+	s->inexact |= !json_bool(row, "frees_exact", true);
+	s->rows++;
+}
+
+struct json *ledger_sum_to_json(const struct ledger_sum *s)
+{
+	struct json *j = json_object_new();
+
+	for (unsigned i = 0; i < LEDGER_KEYS; i++)
+		json_put_i64(j, ledger_keys[i], s->bytes[i]);
+	json_put_bool(j, "frees_exact", !s->inexact);
+	return j;
+}
+
+/* Sums of a volume over the groups that facts are known of. */
+struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume)
+{
+	const struct map *m = admin_map(a);
+	struct ledger_sum sum = {0};
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct json *f = facts_group(a, container_of(h, struct map_group, by_id));
+		const struct json *rows = f ? json_get(f, "volumes") : NULL;
+
+		for (size_t i = 0; i < json_len(rows); i++)
+			if (json_u64(json_at(rows, i), "volume", 0) == volume)
+				ledger_sum_add(&sum, json_at(rows, i));
+	}
+	return sum;
+}
+
+/* ---- Flush and verify --------------------------------------------------------------------------
+ */
+
+struct group_op {
+	struct wait wait;
+	struct areq *q;
+	uint16_t group;
+	bool verify;
+	uint64_t begun_us;
+	struct store_verify result;
+};
+
+static void on_group_op(struct wait *w, int rc)
+{
+	struct group_op *op = container_of(w, struct group_op, wait);
+	struct areq *q = op->q;
+	struct json *j;
+
+	if (rc == -ERR_FULL) {
+		admin_fail(
+			q, rc,
+			"the capacity devices of group %u have no room for all that is in its log",
+			op->group);
+		return;
+	}
+	if (rc < 0 && !(op->verify && rc == -ERR_CORRUPT)) {
+		admin_fail(q, rc, "group %u: %s", op->group, err_text(rc));
+		return;
+	}
+	j = json_object_new();
+	json_put_u64(j, "group", op->group);
+	json_put_str(j, "node", q->admin->cfg.config->name);
+	json_put_u64(j, "took_ms", (loop_mono_us(q->admin->cfg.loop) - op->begun_us) / 1000);
+	if (op->verify) {
+		json_put_u64(j, "commit", op->result.commit);
+		json_put_u64(j, "objects", op->result.objects);
+		json_put_u64(j, "pages", op->result.pages);
+		json_put_u64(j, "blocks", op->result.blocks);
+		json_put_u64(j, "shares", op->result.shares);
+		json_put_u64(j, "damaged_blocks", op->result.bad_blocks);
+		json_put_u64(j, "differences", op->result.differences);
+	}
+	q->admin->facts_us = 0; /* what is asked for next is of after this */
+	admin_reply(q, 200, j);
+}
+
+static void group_op(struct areq *q, bool verify)
+{
+	struct admin *a = q->admin;
+	const struct map_group *g = admin_find_group(q);
+	struct group_op *op;
+	int rc;
+
+	if (!g)
+		return;
+	if (g->node != a->cfg.identity->number) {
+		const char *name = map_node_name(admin_map(a), g->node);
+
+		if (facts_node_up(a, g->node))
+			admin_forward(q, g->node, FLUSH_TIMEOUT_MS);
+		else
+			admin_fail(q, -ERR_UNAVAILABLE,
+				   "node %s, which has group %u, cannot be reached from here",
+				   name ? name : "?", g->id);
+		return;
+	}
+	op = xcalloc(1, sizeof(*op));
+	op->wait.resume = on_group_op;
+	op->q = q;
+	op->group = g->id;
+	op->verify = verify;
+	op->begun_us = loop_mono_us(a->cfg.loop);
+	q->op = op;
+	rc = verify ? a->cfg.node_ops->group_verify(a->cfg.node, g->id, &op->result, &op->wait)
+		    : a->cfg.node_ops->group_flush(a->cfg.node, g->id, &op->wait);
+	if (rc != PENDING)
+		on_group_op(&op->wait, rc);
+}
+
+void admin_flush_group(struct areq *q)
+{
+	group_op(q, false);
+}
+
+void admin_verify_group(struct areq *q)
+{
+	group_op(q, true);
+}
