@@ -162,6 +162,7 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 						 .dedup = p->dedup};
 			break;
 		default:
+			r->found_bad = true;
 			w->page->entry[k->index].word = MAP_DAMAGED;
 			w->page->entry[k->index].fp64 = k->fp64;
 			txn_entry_set(t, w, k->index, MAP_DAMAGED, 1);
@@ -231,7 +232,7 @@ static void payload_begin(struct tier *t, struct payload *p)
 	p->w->page->entry[p->block->index].fp64 = p->block->fp64;
 }
 
-static void payload_bad(struct tier *t, struct payload *p, uint64_t *damaged)
+static void payload_bad(struct tier *t, struct round *r, struct payload *p, uint64_t *damaged)
 {
 	payload_begin(t, p);
 	p->w->page->entry[p->block->index].word = MAP_DAMAGED;
@@ -241,7 +242,10 @@ static void payload_bad(struct tier *t, struct payload *p, uint64_t *damaged)
 		  (unsigned long long)p->w->o->id, p->w->index * PAGE_BLOCKS + p->block->index,
 		  p->block->log_device->path, (unsigned long long)p->block->log_off,
 		  p->unread ? "failed" : "ok");
-	atomic_fetch_add(&t->corrupt_blocks, 1);
+	scrub_count_bad(t, p->block->log_device->sb.role == DEVICE_CACHE
+				   ? SCRUB_DEVICE_CACHE
+				   : p->block->log_device->sb.index);
+	r->found_bad = true;
 	++*damaged;
 }
 
@@ -287,7 +291,7 @@ static int payload_store(struct tier *t, struct round *r, struct payload *p,
 	if (!p->unread)
 		p->fp = hash_block(data);
 	if (p->unread || p->fp.lo != p->block->fp64) {
-		payload_bad(t, p, damaged);
+		payload_bad(t, r, p, damaged);
 		return 0;
 	}
 	if (p->fp.lo == hash_zero_block().lo && !memcmp(data, zeros, BLOCK_SIZE)) {
@@ -333,12 +337,14 @@ static void page_finish(struct tier *t, struct work_page *w)
 		txn_page(t, w);
 }
 
-static void page_done(struct tier *t, const struct work_page *w, struct moved_page *moved,
-		      unsigned *n)
+static void page_done(struct tier *t, const struct round *r, const struct work_page *w,
+		      struct moved_page *moved, unsigned *n)
 {
 	page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
 	if (w->untold && w->changed)
 		moved[(*n)++] = (struct moved_page){w->o->id, w->index};
+	if (r->found_bad || w->load_failed)
+		scrub_tell(t, w);
 }
 
 int round_commit(struct tier *t, struct round *r)
@@ -358,9 +364,9 @@ int round_commit(struct tier *t, struct round *r)
 		return rc;
 	moved = xmalloc((r->work_count + r->extra_count + 1) * sizeof(*moved));
 	for (unsigned i = 0; i < r->work_count; i++)
-		page_done(t, &r->work[i], moved, &n);
+		page_done(t, r, &r->work[i], moved, &n);
 	for (struct extra_page *x = r->extra; x; x = x->next)
-		page_done(t, &x->w, moved, &n);
+		page_done(t, r, &x->w, moved, &n);
 	if (n)
 		tell_shards(t, moved, n, NULL, 0);
 	free(moved);

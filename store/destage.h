@@ -32,6 +32,7 @@ struct round {
 	struct payload *payload;
 	unsigned work_count, payload_count;
 	bool bypass; /* the reducer is behind: everything is stored raw */
+	bool found_bad; /* some block became damaged */
 	/* Dedup: payload by fingerprint (index + 1), and those that became shares. */
 	uint32_t *local, local_mask;
 	unsigned chunk, chunk_count; /* payload that is in the arena */

@@ -7,6 +7,25 @@
 
 #include "store/tier_internal.h"
 
+enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_SUSPECT };
+struct tier_request {
+	struct tier_request *next;
+	struct post post;
+	struct tier *t;
+	enum request_kind kind;
+	unsigned shard;
+	uint64_t object;
+	uint32_t gen, volume;
+	uint32_t page;   /* suspect */
+	uint64_t blocks; /* suspect */
+	uint8_t *header;
+	size_t header_len;
+	struct wait *wait; /* NULL: nobody waits */
+	int rc;
+};
+
+#define SUSPECTS_MAX 256u /* requests at once */
+
 static struct destage_batch batches_closed;
 static struct tier_request requests_closed;
 
@@ -216,50 +235,80 @@ static void request_done(struct post *p)
 	pace_apply(r->t);
 	free(r->header);
 	free(r);
-	wait_resume(w, rc);
+	if (w)
+		wait_resume(w, rc);
 }
 
 static void request_run(struct tier *t, struct tier_request *r)
 {
 	r->rc = atomic_load(&t->failed);
 	if (!r->rc)
-		r->rc = r->kind == REQUEST_PUT ? object_put(t, r) : object_delete(t, r);
+		r->rc = r->kind == REQUEST_PUT	    ? object_put(t, r)
+			: r->kind == REQUEST_DELETE ? object_delete(t, r)
+						    : scrub_page(t, r->object, r->page, r->blocks);
+	if (r->kind == REQUEST_SUSPECT)
+		atomic_fetch_sub(&t->scrub.suspects_open, 1);
 	atomic_fetch_sub(&t->requests_open, 1);
 	loop_post(t->shards[r->shard].loop, &r->post);
 }
 
-static int request_submit(struct tier *t, enum request_kind kind, unsigned shard, uint64_t object,
-			  uint32_t gen, uint32_t volume, const void *header, size_t len,
-			  struct wait *w)
+/* False: the queue is closed, and the request is gone. */
+static bool request_queue(struct tier *t, struct tier_request *r)
 {
-	struct tier_request *r, *top = atomic_load(&t->requests);
+	struct tier_request *top = atomic_load(&t->requests);
 
-	r = xcalloc(1, sizeof(*r));
-	*r = (struct tier_request){.t = t,
-				   .kind = kind,
-				   .shard = shard,
-				   .object = object,
-				   .gen = gen,
-				   .volume = volume,
-				   .header_len = len,
-				   .wait = w,
-				   .post.fn = request_done};
-	r->header = xmalloc(len + 1);
-	if (len)
-		memcpy(r->header, header, len);
+	r->t = t;
+	r->post.fn = request_done;
 	atomic_fetch_add(&t->requests_open, 1);
 	do {
 		if (top == &requests_closed) {
 			atomic_fetch_sub(&t->requests_open, 1);
 			free(r->header);
 			free(r);
-			return -ERR_CLOSED;
+			return false;
 		}
 		r->next = top;
 	} while (!atomic_compare_exchange_weak(&t->requests, &top, r));
 	pace_apply(t); /* somebody waits for it */
 	sem_post(&t->more_work);
-	return PENDING;
+	return true;
+}
+
+static int request_submit(struct tier *t, enum request_kind kind, unsigned shard, uint64_t object,
+			  uint32_t gen, uint32_t volume, const void *header, size_t len,
+			  struct wait *w)
+{
+	struct tier_request *r = xcalloc(1, sizeof(*r));
+
+	*r = (struct tier_request){.kind = kind,
+				   .shard = shard,
+				   .object = object,
+				   .gen = gen,
+				   .volume = volume,
+				   .header_len = len,
+				   .wait = w};
+	r->header = xmalloc(len + 1);
+	if (len)
+		memcpy(r->header, header, len);
+	return request_queue(t, r) ? PENDING : -ERR_CLOSED;
+}
+
+/* What finds no room is met again, by the next read or by scrub. */
+void tier_suspect(struct tier *t, unsigned shard, uint64_t object, uint32_t page, uint64_t blocks)
+{
+	struct tier_request *r;
+
+	if (atomic_load(&t->scrub.suspects_open) >= SUSPECTS_MAX)
+		return;
+	atomic_fetch_add(&t->scrub.suspects_open, 1);
+	r = xcalloc(1, sizeof(*r));
+	*r = (struct tier_request){.kind = REQUEST_SUSPECT,
+				   .shard = shard,
+				   .object = object,
+				   .page = page,
+				   .blocks = blocks};
+	if (!request_queue(t, r))
+		atomic_fetch_sub(&t->scrub.suspects_open, 1);
 }
 
 int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,
@@ -284,6 +333,8 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 	for (r = requests_take(t, &requests_closed); r; r = next) {
 		next = r->next;
 		r->rc = -ERR_CLOSED;
+		if (r->kind == REQUEST_SUSPECT)
+			atomic_fetch_sub(&t->scrub.suspects_open, 1);
 		atomic_fetch_sub(&t->requests_open, 1);
 		loop_post(t->shards[r->shard].loop, &r->post);
 	}
@@ -296,7 +347,7 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 	}
 }
 
-/* What can wait: deletes, collecting. False: nothing of it is left. */
+/* What can wait: deletes, collecting, scrub. False: nothing of it is left. */
 static bool background_step(struct tier *t, bool urgent)
 {
 	bool busy = delete_step(t);
@@ -308,7 +359,30 @@ static bool background_step(struct tier *t, bool urgent)
 		busy |= dedup_rebuild_step(t);
 		busy |= reduce_step(t);
 	}
+	busy |= recount_step(t);
+	/* A group that is always a little busy is scrubbed too. */
+	if (!scrub_wait_us(t))
+		scrub_step(t);
 	return busy;
+}
+
+/* Until there is something to do, or the next step of the scrub is due. */
+static void destager_sleep(struct tier *t)
+{
+	uint64_t us = scrub_wait_us(t), at;
+	struct timespec ts;
+
+	if (us == UINT64_MAX) {
+		sem_wait(&t->more_work);
+		return;
+	}
+	if (!us)
+		return;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	at = (uint64_t)ts.tv_nsec / 1000 + us;
+	ts.tv_sec += (time_t)(at / 1000000);
+	ts.tv_nsec = (long)(at % 1000000) * 1000;
+	sem_clockwait(&t->more_work, CLOCK_MONOTONIC, &ts);
 }
 
 void *destager_main(void *arg)
@@ -322,8 +396,8 @@ void *destager_main(void *arg)
 	pace_start(t);
 	for (;;) {
 		if (!busy && !batches && !atomic_load(&t->batches) && !atomic_load(&t->requests) &&
-		    !atomic_load(&t->stopping)) {
-			sem_wait(&t->more_work);
+		    !atomic_load(&t->stopping) && scrub_wait_us(t)) {
+			destager_sleep(t);
 			continue;
 		}
 		/* Batches first: the objects they need are then among the requests, which are run

@@ -72,6 +72,14 @@ static bool victim_valid(struct tier *t)
 	       !t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev->failed;
 }
 
+static void victim_begin(struct tier *t)
+{
+	t->gc.pos = SEGMENT_HEADER_SIZE;
+	t->gc.window_len = 0;
+	t->gc.walk_map = false;
+	memset(t->gc.key, 0, sizeof(t->gc.key));
+}
+
 static bool victim_pick(struct tier *t)
 {
 	struct segments *s = &t->seg;
@@ -96,11 +104,22 @@ static bool victim_pick(struct tier *t)
 			}
 		}
 	}
-	t->gc.pos = SEGMENT_HEADER_SIZE;
-	t->gc.window_len = 0;
-	t->gc.walk_map = false;
-	memset(t->gc.key, 0, sizeof(t->gc.key));
+	victim_begin(t);
 	return t->gc.active;
+}
+
+bool gc_choose(struct tier *t, uint32_t segment)
+{
+	struct segment *seg = segment_by_id(&t->seg, segment);
+
+	if (!seg || seg->state != SEGMENT_SEALED ||
+	    t->seg.dev[segment >> SEGMENT_DEVICE_SHIFT].dev->failed)
+		return false;
+	t->gc.active = true;
+	t->gc.victim = segment;
+	t->gc.generation = seg->generation;
+	victim_begin(t);
+	return true;
 }
 
 /* ---- Moving a block ----------------------------------------------------------------------------
@@ -181,7 +200,8 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 		  "object=%llu block=%u device=%u offset=%llu", (unsigned long long)w->o->id,
 		  u.block, map_entry_device(old.word),
 		  (unsigned long long)map_entry_offset(old.word));
-	atomic_fetch_add(&t->corrupt_blocks, 1);
+	scrub_count_bad(t, map_entry_device(old.word));
+	t->gc.found_bad = true;
 	e->word = MAP_DAMAGED;
 	txn_entry_set(t, w, index, MAP_DAMAGED, 1);
 	return 0;
@@ -494,6 +514,8 @@ static int step_commit(struct tier *t)
 			continue;
 		page_cache_put(&t->cache, w->o->id, w->index, w->page, w->operands);
 		pages[n++] = (struct moved_page){w->o->id, w->index};
+		if (t->gc.found_bad)
+			scrub_tell(t, w);
 	}
 	tell_shards(t, pages, n, t->gc.shares, t->gc.share_count);
 	free(pages);
@@ -535,6 +557,7 @@ bool gc_step(struct tier *t)
 	gc_alloc(&t->gc);
 	pthread_mutex_lock(&t->commit_lock);
 	t->gc.work_count = t->gc.moved_count = t->gc.share_count = 0;
+	t->gc.found_bad = false;
 	txn_begin(t);
 	rc = t->gc.walk_map ? walk_map(t, &end) : walk_units(t, &end);
 	if (!rc)

@@ -398,6 +398,20 @@ bool share_is_damaged(struct tier *t, uint64_t id)
 	return share_load(t, id, &s) || !map_entry_has_place(s->next.word);
 }
 
+void share_set_damaged(struct tier *t, struct tshare *s)
+{
+	log_error("tier", "a shared block is bad; all that refer to it are damaged here",
+		  "share=%llu device=%u "
+		  "offset=%llu references=%u",
+		  (unsigned long long)s->id, map_entry_device(s->next.word),
+		  (unsigned long long)map_entry_offset(s->next.word), s->next.refs);
+	scrub_count_bad(t, map_entry_device(s->next.word));
+	s->next.word = MAP_DAMAGED;
+	s->counted = false;
+	t->scrub.telling = true; /* the map knows who they are */
+	t->scrub.tell = (struct scrub_walk){0};
+}
+
 int share_move(struct tier *t, struct tshare *s, const void *stored, const struct unit_entry *what)
 {
 	unsigned kind = map_entry_kind(s->next.word), units = map_entry_units(s->next.word);
@@ -413,14 +427,7 @@ int share_move(struct tier *t, struct tshare *s, const void *stored, const struc
 		s->placing = true;
 		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, &s->place);
 	}
-	log_error("tier", "a shared block is bad; all that refer to it are damaged here",
-		  "share=%llu device=%u "
-		  "offset=%llu references=%u",
-		  (unsigned long long)s->id, map_entry_device(s->next.word),
-		  (unsigned long long)map_entry_offset(s->next.word), s->next.refs);
-	atomic_fetch_add(&t->corrupt_blocks, 1);
-	s->next.word = MAP_DAMAGED;
-	s->counted = false;
+	share_set_damaged(t, s);
 	return 0;
 }
 

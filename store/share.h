@@ -70,6 +70,8 @@ uint64_t share_of_place(struct tier *t, uint64_t word);
  */
 int share_move(struct tier *t, struct tshare *s, const void *stored,
 	       const struct unit_entry *what) MUST_USE;
+/* What is stored does not match: all that refer to it are damaged. */
+void share_set_damaged(struct tier *t, struct tshare *s);
 bool share_is_damaged(struct tier *t, uint64_t id);
 
 int shares_finish(

@@ -283,6 +283,14 @@ static int raise_sequence(struct store *s)
 	return 0;
 }
 
+static void on_damage(void *arg, unsigned shard, const struct store_damage *d)
+{
+	const struct shard *sh = &((struct store *)arg)->shards[shard];
+
+	if (sh->damage_fn && sh->running && !sh->stopping)
+		sh->damage_fn(sh->damage_arg, d);
+}
+
 static int open_parts(struct store *s, const struct store_config *cfg)
 {
 	struct tier_config tier;
@@ -295,6 +303,8 @@ static int open_parts(struct store *s, const struct store_config *cfg)
 	s->shard_count = cfg->shards;
 	s->index_budget = MAX(cfg->log_index_bytes / cfg->shards, (uint64_t)1 << 20);
 	group_tier_config(s, cfg, &tier);
+	tier.damaged = on_damage;
+	tier.damaged_arg = s;
 	rc = recovery_scan(s, &tier.log_kv_commit);
 	if (!rc)
 		rc = tier_open(&tier, &s->tier);
@@ -474,6 +484,69 @@ void store_fail(struct store *s, int code, const char *why)
 	log_error("store", "the group failed", "group=%u error=%s why=\"%s\"",
 		  s->devices[0].sb.group_number, err_name(code), why);
 	store_wake(s);
+}
+
+/* ---- Scrub ---- */
+
+void store_on_damage(struct store *s, unsigned shard,
+		     void (*fn)(void *arg, const struct store_damage *d), void *arg)
+{
+	struct shard *sh = store_shard(s, shard);
+
+	sh->damage_fn = fn;
+	sh->damage_arg = arg;
+}
+
+void store_scrub_pace(struct store *s, uint32_t pass_s, uint64_t max_bytes_per_s, uint64_t now_s)
+{
+	tier_scrub_pace(s->tier, pass_s, max_bytes_per_s, now_s);
+}
+
+/* What stands in the log is checked on its way out of it. */
+struct scrub_start {
+	struct post post, scratch;
+	struct wait wait;
+	struct store *store;
+};
+
+static void scrub_flushed(struct wait *w, int rc)
+{
+	struct scrub_start *m = container_of(w, struct scrub_start, wait);
+
+	tier_scrub_start(m->store->tier);
+	free(m);
+}
+
+static void on_scrub_start(struct post *p)
+{
+	struct scrub_start *m = container_of(p, struct scrub_start, post);
+	int rc = store_flush(m->store, 0, &m->scratch, &m->wait);
+
+	if (rc != PENDING)
+		scrub_flushed(&m->wait, rc);
+}
+
+void store_scrub_start(struct store *s)
+{
+	struct scrub_start *m;
+
+	if (!s->started)
+		return;
+	m = xcalloc(1, sizeof(*m));
+	m->store = s;
+	m->post.fn = on_scrub_start;
+	m->wait.resume = scrub_flushed;
+	loop_post(s->shards[0].loop, &m->post);
+}
+
+void store_scrub_stop(struct store *s)
+{
+	tier_scrub_stop(s->tier);
+}
+
+void store_scrub_status(struct store *s, struct store_scrub *out)
+{
+	tier_scrub_status(s->tier, out);
 }
 
 /* ---- Credits and statistics: any thread ---- */

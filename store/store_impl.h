@@ -136,6 +136,8 @@ struct shard {
 	atomic_uint waiting; /* space waiters */
 	struct post poke, setup, stop;
 	bool stopping, running, kicking;
+	void (*damage_fn)(void *arg, const struct store_damage *d);
+	void *damage_arg;
 	sem_t *stopped;
 
 	/* Read by any thread. */

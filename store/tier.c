@@ -193,6 +193,8 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 		rc = load_regions(t);
 	if (!rc && shares_load(t))
 		rc = map_lost("the rows of the ledger do not decode");
+	if (!rc)
+		rc = scrub_load(t);
 	if (!rc && !cfg->read_only)
 		rc = adopt(t);
 	if (!rc)
@@ -212,6 +214,8 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->group = cfg->group;
 	t->group_incarnation = cfg->group_incarnation;
 	t->log_kv_commit = cfg->log_kv_commit;
+	t->damaged = cfg->damaged;
+	t->damaged_arg = cfg->damaged_arg;
 	t->shard_count = cfg->shards;
 	t->page_cache_bytes = cfg->page_cache_bytes;
 	t->block_cache_bytes = cfg->block_cache_bytes;
@@ -258,6 +262,7 @@ void tier_close(struct tier *t)
 	page_cache_fini(&t->cache);
 	shares_fini(t);
 	dedup_fini(t);
+	scrub_free(t);
 	segments_close(&t->seg);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		free(t->chunk_dirty[d]);

@@ -10,6 +10,7 @@
 #include "node/base/bytes.h"
 #include "store/device.h"
 #include "store/space.h"
+#include "store/store_scrub.h"
 
 struct tier;
 
@@ -26,6 +27,9 @@ struct tier_config {
 	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
 	bool read_only; /* to be verified, never started */
+	/* Blocks that were marked damaged, on the object's shard; may be NULL. */
+	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
+	void *damaged_arg;
 };
 int tier_open(const struct tier_config *cfg, struct tier **out) MUST_USE;
 int tier_start(struct tier *t, struct loop *const *loops, unsigned shards) MUST_USE;
@@ -158,6 +162,12 @@ int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t ge
 		    const void *header, size_t len, struct work *scratch, struct wait *w) MUST_USE;
 int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
 		       struct work *scratch, struct wait *w) MUST_USE;
+
+/* store.h, Scrub. Any thread. */
+void tier_scrub_pace(struct tier *t, uint32_t pass_s, uint64_t max_bytes_per_s, uint64_t now_s);
+void tier_scrub_start(struct tier *t);
+void tier_scrub_stop(struct tier *t);
+void tier_scrub_status(struct tier *t, struct store_scrub *out);
 
 /* Bytes a destage of raw blocks may still use, reserve and fill limit off. Any thread. */
 uint64_t tier_free_bytes(const struct tier *t);

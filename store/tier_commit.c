@@ -118,6 +118,7 @@ void txn_begin(struct tier *t)
 
 struct load {
 	struct tier *t;
+	bool fresh;
 	struct work_page **missing;
 	unsigned base;
 	const uint8_t (*keys)[MAP_KEY_SIZE];
@@ -133,6 +134,18 @@ static void load_one(void *arg, unsigned i, int rc, const void *value, size_t le
 		rc = map_page_decode(value, len, l->keys[i], w->page);
 	if (!rc)
 		return;
+	if (l->fresh && (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT)) {
+		const struct page_cache_item *c = page_cache_get(&l->t->cache, w->o->id, w->index);
+
+		if (c) {
+			log_error("tier", "a map page is missing or damaged; it is still in memory",
+				  "object=%llu page=%u rc=%s", (unsigned long long)w->o->id,
+				  w->index, err_name(rc));
+			*w->page = c->page;
+			w->rewrite = true;
+			return;
+		}
+	}
 	if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT) {
 		/* I11: the region says it exists. What was in it is lost, and said to be. */
 		log_error("tier", "a map page is missing or damaged; its blocks count as damaged",
@@ -141,6 +154,7 @@ static void load_one(void *arg, unsigned i, int rc, const void *value, size_t le
 		atomic_fetch_add(&l->t->corrupt_blocks, 1);
 		map_page_set_damaged(w->page);
 		w->load_failed = true;
+		w->o->recount = l->t->recount_wanted = true;
 	} else {
 		l->rc = rc;
 	}
@@ -156,24 +170,24 @@ static int work_page_cmp(const void *a, const void *b)
 	return x->index < y->index ? -1 : x->index > y->index;
 }
 
-int txn_load(struct tier *t, struct work_page *w, unsigned count)
+static int load_pages(struct tier *t, struct work_page *w, unsigned count, bool fresh)
 {
 	struct work_page **missing = xmalloc((count + 1) * sizeof(*missing));
-	struct load l = {.t = t, .missing = missing};
+	struct load l = {.t = t, .missing = missing, .fresh = fresh};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < count; i++) {
 		uint32_t region = w[i].index / REGION_PAGES;
 		const struct page_cache_item *c;
 
-		w[i].load_failed = false;
+		w[i].load_failed = w[i].rewrite = false;
 		w[i].changed = 0;
 		w[i].operands = 0;
 		memset(w[i].page, 0, sizeof(*w[i].page));
 		if (region >= w[i].o->region_count ||
 		    !(w[i].o->regions[region].now.mask >> w[i].index % REGION_PAGES & 1))
 			continue;
-		c = page_cache_get(&t->cache, w[i].o->id, w[i].index);
+		c = fresh ? NULL : page_cache_get(&t->cache, w[i].o->id, w[i].index);
 		if (c) {
 			*w[i].page = c->page;
 			w[i].operands = c->operands;
@@ -207,7 +221,17 @@ int txn_load(struct tier *t, struct work_page *w, unsigned count)
 	return l.rc;
 }
 
-static void count_entry(struct object_counters *c, unsigned kind, unsigned units, int sign)
+int txn_load(struct tier *t, struct work_page *w, unsigned count)
+{
+	return load_pages(t, w, count, false);
+}
+
+int txn_load_fresh(struct tier *t, struct work_page *w, unsigned count)
+{
+	return load_pages(t, w, count, true);
+}
+
+void count_entry(struct object_counters *c, unsigned kind, unsigned units, int sign)
 {
 	uint64_t s = (uint64_t)(int64_t)sign;
 
@@ -250,6 +274,15 @@ void txn_entry_set(struct tier *t, struct work_page *w, unsigned index, unsigned
 	count_entry(&w->o->counters_next, kind, units, 1);
 }
 
+void txn_entry_damage(struct tier *t, struct work_page *w, unsigned index)
+{
+	uint64_t fp64 = w->page->entry[index].fp64;
+
+	txn_entry_clear(t, w, index);
+	w->page->entry[index] = (struct map_entry){MAP_DAMAGED, fp64};
+	txn_entry_set(t, w, index, MAP_DAMAGED, 1);
+}
+
 void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsigned kind,
 		     unsigned units, struct tshare *s)
 {
@@ -260,7 +293,7 @@ void txn_entry_share(struct tier *t, struct work_page *w, unsigned index, unsign
 	share_ref(t, s, w->o->volume, 1);
 }
 
-static struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region)
+struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region)
 {
 	struct tobj_region *r = tobj_region(o, region);
 
@@ -290,8 +323,8 @@ void txn_page(struct tier *t, struct work_page *w)
 			p->flags |= MAP_PAGE_DAMAGED;
 	}
 	map_key_encode(key, w->o->id, w->index);
-	if (existed && !w->load_failed && n <= OPERAND_ENTRIES_MAX && w->operands < OPERANDS_MAX &&
-	    p->flags == w->old_flags) {
+	if (existed && !w->load_failed && !w->rewrite && n <= OPERAND_ENTRIES_MAX &&
+	    w->operands < OPERANDS_MAX && p->flags == w->old_flags) {
 		kv_batch_merge(t->kv, t->batch, KV_MAP, key, sizeof(key), value,
 			       map_operand_encode(value, p, w->changed));
 		w->operands++;
@@ -544,7 +577,8 @@ int txn_commit(struct tier *t)
 	kv_batch_put(t->kv, t->batch, KV_META, META_KEY, strlen(META_KEY), meta, sizeof(meta));
 	rc = kv_commit(t->kv, t->batch, true);
 	if (rc) {
-		tier_fail(t, -ERR_DEVICE, "map commit");
+		/* A table that cannot be read in the background stops all writing. */
+		tier_fail(t, rc == -ERR_CORRUPT ? -ERR_MAP_LOST : -ERR_DEVICE, "map commit");
 		return rc;
 	}
 	txn_apply(t, m.commit, folded);

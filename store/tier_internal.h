@@ -14,6 +14,7 @@
 #include "store/block_cache.h"
 #include "store/dedup.h"
 #include "store/kv.h"
+#include "store/scrub.h"
 #include "store/page_cache.h"
 #include "store/segment.h"
 #include "store/share.h"
@@ -55,6 +56,7 @@ struct tobj {
 	uint32_t reduce_page; /* where the next reduce step begins */
 	bool reduce_again;    /* pages before that were marked meanwhile */
 	bool row_dirty, has_saved;
+	bool recount; /* a page of it was lost: counters and folds are to be made again */
 };
 
 /* A page being changed by the commit that is being built. */
@@ -66,6 +68,7 @@ struct work_page {
 	struct version old;
 	uint8_t old_flags;
 	bool load_failed;
+	bool rewrite;      /* its row is bad, what is here is from the cache */
 	bool untold;       /* no batch brings it to its shard */
 	uint32_t operands; /* since the last whole write, at most */
 	uint64_t changed;  /* blocks */
@@ -76,20 +79,7 @@ struct region_ref {
 	uint32_t region;
 };
 
-enum request_kind { REQUEST_PUT, REQUEST_DELETE };
-struct tier_request {
-	struct tier_request *next;
-	struct post post;
-	struct tier *t;
-	enum request_kind kind;
-	unsigned shard;
-	uint64_t object;
-	uint32_t gen, volume;
-	uint8_t *header;
-	size_t header_len;
-	struct wait *wait;
-	int rc;
-};
+struct tier_request; /* destager.c */
 
 struct gc_state {
 	bool active, walk_map;
@@ -106,6 +96,7 @@ struct gc_state {
 	} * moved;        /* blocks that were hinted at: WORK_MAX */
 	uint64_t *shares; /* that moved in this step: WORK_MAX */
 	uint32_t moved_count, share_count;
+	bool found_bad; /* in this step */
 };
 
 struct tier {
@@ -115,6 +106,8 @@ struct tier {
 	uint32_t group_incarnation,
 		map_incarnation; /* map_incarnation: what the database says at open */
 	uint64_t log_kv_commit;
+	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
+	void *damaged_arg;
 	pthread_mutex_t
 		commit_lock; /* held while a commit is built and made; tier_verify takes it */
 
@@ -151,8 +144,10 @@ struct tier {
 	struct gc_state gc;
 	struct shares shares;
 	struct dedup dedup;
+	struct scrub scrub;
 	struct object_counters totals; /* of all objects, as committed */
 	bool bypass;
+	bool recount_wanted; /* an object may have `recount` */
 	_Atomic bool reduce_wanted; /* an object may have OBJECT_REDUCE_LATER */
 
 	/* Shards. */
@@ -185,6 +180,10 @@ void tobj_set_flags(struct tier *t, struct tobj *o, unsigned flags);
 void txn_begin(struct tier *t);
 /* Reads the pages of all (from the cache or the database) into w->page. */
 int txn_load(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
+/* The same past the cache, as scrub wants it; what the database has lost comes from the cache. */
+int txn_load_fresh(struct tier *t, struct work_page *w, unsigned count) MUST_USE;
+/* Takes out what the entry had; its fingerprint stays. */
+void txn_entry_damage(struct tier *t, struct work_page *w, unsigned index);
 /* Gives back what the entry holds and takes it out of the page. */
 void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index);
 /* The entry (its word final, or about to be) is in the page: counters. kind and units of the new
@@ -203,6 +202,10 @@ int txn_commit(struct tier *t) MUST_USE;
 void txn_abort(struct tier *t);
 void txn_publish(struct tier *t); /* numbers as of this commit, for any thread */
 void tier_fail(struct tier *t, int rc, const char *what);
+struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region); /* `next` is to be set */
+void count_entry(struct object_counters *c, unsigned kind, unsigned units, int sign);
+/* recount.c: counters and folds of objects that lost a page, from their pages. False: none has. */
+bool recount_step(struct tier *t);
 
 /* destage.c: takes as many batches off the queue as make one commit, and commits. */
 void round_batches(struct tier *t, struct destage_batch **queue);
@@ -217,9 +220,12 @@ void pace_start(struct tier *t);
 void pace_apply(struct tier *t);
 int pace_level(uint32_t fill_permyriad, bool aged, bool awaited);
 uint32_t pace_fill(const struct tier *t);
+/* destager.c. On a shard: a read met something bad; it is looked at again, and marked. */
+void tier_suspect(struct tier *t, unsigned shard, uint64_t object, uint32_t page, uint64_t blocks);
 /* gc.c. Destager. */
 bool gc_wanted(const struct tier *t, bool urgent);
 bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
+bool gc_choose(struct tier *t, uint32_t segment); /* the next victim; false: not a sealed one */
 bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks);
 void grace_poll(struct tier *t, bool wait);
 /* After a commit: shards forget what they have of pages and shares whose places changed. */

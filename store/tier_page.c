@@ -282,6 +282,7 @@ static void fetch_done(struct tier_shard *s, struct fetch *f)
 			  "object=%llu page=%u rc=%s", (unsigned long long)f->object, f->page,
 			  err_name(rc));
 		atomic_fetch_add(&s->t->corrupt_blocks, 1);
+		tier_suspect(s->t, s->index, f->object, f->page, 0);
 		rc = -ERR_CORRUPT;
 	} else if (!rc && !f->nocache) {
 		page_cache_put(&s->pages, f->object, f->page, &f->out, 0);

@@ -350,6 +350,7 @@ static void blocks_bad(struct read_op *r, uint64_t mask)
 			  (unsigned long long)map_entry_offset(r->entry[i].word));
 		atomic_fetch_add(&r->s->t->corrupt_blocks, 1);
 	}
+	tier_suspect(r->s->t, r->s->index, r->op->object, r->op->page, mask);
 	r->op->bad |= mask;
 	r->todo = 0;
 }

@@ -4,7 +4,6 @@
  * changes nothing. */
 #include <stdlib.h>
 
-#include "store/codec.h"
 #include "store/tier_internal.h"
 
 struct recount {
@@ -13,7 +12,6 @@ struct recount {
 	uint32_t *live[GROUP_DEVICES_MAX];
 	struct hmap objects, shares;
 	bool data;
-	uint8_t *block;
 };
 
 struct robj {
@@ -96,23 +94,6 @@ static void recount_ref(struct recount *r, struct robj *o, const struct map_entr
 	v->refs++;
 }
 
-static bool data_good(struct recount *r, const struct map_entry *e)
-{
-	uint64_t off = map_entry_offset(e->word), from = round_down(off, BLOCK_SIZE);
-	unsigned units = map_entry_units(e->word);
-	uint64_t to = round_up(off + units * 64, BLOCK_SIZE);
-	uint8_t plain[BLOCK_SIZE], *p = r->block + (off - from);
-
-	if (device_pread(r->t->seg.dev[map_entry_device(e->word)].dev, r->block, to - from, from))
-		return false;
-	if (map_entry_kind(e->word) == MAP_LZ4) {
-		if (codec_decompress(p, units, plain))
-			return false;
-		p = plain;
-	}
-	return hash_block(p).lo == e->fp64;
-}
-
 static void recount_place(struct recount *r, const struct map_entry *e, uint64_t object,
 			  uint32_t page);
 
@@ -151,7 +132,7 @@ static void recount_place(struct recount *r, const struct map_entry *e, uint64_t
 		return;
 	}
 	r->live[id >> SEGMENT_DEVICE_SHIFT][id & ((1u << SEGMENT_DEVICE_SHIFT) - 1)] += units * 64;
-	if (r->data && !data_good(r, e))
+	if (r->data && !scrub_entry_good(r->t, e))
 		r->out->bad_blocks++;
 }
 
@@ -219,7 +200,7 @@ static void recount_share(struct recount *r, uint64_t id, const struct share_row
 		differs(r, "the key by place of a share", id, 0, share_of_place(r->t, row->word),
 			id);
 	recount_place(r, &e, id, 0);
-	if (r->data && !data_good(r, &e))
+	if (r->data && !scrub_entry_good(r->t, &e))
 		r->out->bad_blocks += row->refs;
 }
 
@@ -373,7 +354,6 @@ int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 	memset(out, 0, sizeof(*out));
 	hmap_init(&r.objects);
 	hmap_init(&r.shares);
-	r.block = xalloc_aligned(BLOCK_SIZE, 2 * BLOCK_SIZE);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		r.live[d] = xcalloc(t->seg.dev[d].count + 1, sizeof(uint32_t));
 	pthread_mutex_lock(&t->commit_lock);
@@ -403,7 +383,6 @@ int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 	}
 	hmap_fini(&r.objects);
 	hmap_fini(&r.shares);
-	free(r.block);
 	return rc ? rc : out->differences ? -ERR_CORRUPT : 0;
 }
 

@@ -535,6 +535,19 @@ uint64_t tier_free_bytes(const struct tier *t)
 void tier_stats(const struct tier *t, struct store_stats *out)
 {
 }
+void tier_scrub_pace(struct tier *t, uint32_t pass_s, uint64_t max_bytes_per_s, uint64_t now_s)
+{
+}
+void tier_scrub_start(struct tier *t)
+{
+}
+void tier_scrub_stop(struct tier *t)
+{
+}
+void tier_scrub_status(struct tier *t, struct store_scrub *out)
+{
+	*out = (struct store_scrub){0};
+}
 int tier_inspect_metadata(const char *dir, bool verbose)
 {
 	return 0;
