@@ -339,6 +339,18 @@ static bool object_tick(struct object *o, uint64_t now)
 	return busy || o->creating || o->dirty || !list_empty(&o->in.waiting);
 }
 
+void governor_now(struct replicator *r)
+{
+	uint64_t now = loop_mono_us(r->loop);
+
+	governor_tick(&r->governor, now, r->hooks->wall_ms ? r->hooks->wall_ms(r->ctx) * 1000 : now);
+}
+
+static void copy_next(struct timer *t)
+{
+	fills_run(container_of(t, struct replicator, copy_timer));
+}
+
 static void tick(struct timer *t)
 {
 	struct replicator *r = container_of(t, struct replicator, tick);
@@ -347,6 +359,7 @@ static void tick(struct timer *t)
 	struct group *g;
 	struct store_stats st;
 
+	governor_now(r);
 	session_tick(r, now);
 	list_for_each(g, &r->groups, link)
 	{
@@ -425,6 +438,15 @@ static void mark_volume(struct replicator *r, uint32_t volume)
 			mark(r, object_id(volume, i));
 }
 
+/* The settings are per node; shards share them evenly. */
+static void limits_changed(struct replicator *r)
+{
+	const struct map_limits *l = &r->map->limits;
+
+	governor_limits(&r->governor, ((uint64_t)l->floor_mib << 20) / r->shards,
+			((uint64_t)l->limit_mib << 20) / r->shards);
+}
+
 void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t id)
 {
 	struct object *o;
@@ -450,6 +472,7 @@ void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t
 		replica_arm(r);
 		break;
 	case MAP_REC_LIMITS:
+		limits_changed(r);
 		break;
 	}
 }
@@ -644,6 +667,9 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	pool_init(&r->ops, "replica operations", sizeof(struct io_op), cfg->ops ? cfg->ops : 1024);
 	turn_end_init(&r->turn, turn_end);
 	timer_init(&r->pace, r->loop, pace);
+	timer_init(&r->copy_timer, r->loop, copy_next);
+	list_init(&r->fills);
+	governor_init(&r->governor, loop_mono_us(r->loop));
 	timer_init(&r->tick, r->loop, tick);
 	timer_set(&r->tick, TICK_US);
 	r->rescan = true;
@@ -671,6 +697,7 @@ void replicator_destroy(struct replicator *r)
 	list_for_each_safe(s, tmp, &r->ghosts, link) free(s);
 	timer_fini(&r->tick);
 	timer_fini(&r->pace);
+	timer_fini(&r->copy_timer);
 	turn_end_disarm(&r->turn);
 	while (!list_empty(&r->objects))
 		object_free(list_first(&r->objects, struct object, link));
@@ -751,9 +778,16 @@ void replicator_stats(struct replicator *r, struct replicator_stats *out)
 
 	*out = r->stats;
 	out->primaries = out->serving = 0;
+	out->copy_rate = r->governor.copied_rate;
+	out->copy_allowed = r->governor.rate;
+	out->copy_cost_permille = list_empty(&r->fills) ? 0 : r->governor.cost_permille;
 	list_for_each(o, &r->objects, link)
 	{
 		out->primaries += o->primary != NULL;
 		out->serving += o->primary && o->primary->state == PRIMARY_SERVE;
+		for (unsigned i = 0; o->primary && i < o->primary->member_count; i++)
+			if (o->primary->member[i].fill)
+				out->copy_left_bytes += (uint64_t)fill_left(o->primary->member[i].fill) *
+							PAGE_BLOCKS * BLOCK_SIZE;
 	}
 }

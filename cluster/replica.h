@@ -25,7 +25,8 @@ struct replicator_hooks {
 	void (*event)(void *ctx, uint8_t severity, const char *code, const char *text);
 	/* A Raft leader is in reach now (Y6: promotions are proposed only then). NULL: always. */
 	bool (*leader_known)(void *ctx);
-	/* Wall clock, for the end of maintenance leases; never for the protocol. NULL: none ends. */
+	/* Wall clock, for the end of maintenance leases and for the moments at which all nodes' copying
+	 * pauses (governor.h); never for the protocol. NULL: no lease ends, the monotonic clock. */
 	uint64_t (*wall_ms)(void *ctx);
 };
 
@@ -107,5 +108,9 @@ struct replicator_stats {
 	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
 	uint64_t moves; /* planned, that were applied */
 	uint64_t objects, primaries, serving, syncing, mending;
+	/* Copies for rebuilds and returns: all bytes sent for them, by sources and targets, headers and
+	 * comparisons included; what is left at most; what is copied in a second now; what is allowed; how
+	 * much longer client operations take beside them, in 1/1000 (of the shard where it is most). */
+	uint64_t resync_sent_bytes, copy_left_bytes, copy_rate, copy_allowed, copy_cost_permille;
 };
 void replicator_stats(struct replicator *r, struct replicator_stats *out);

@@ -83,6 +83,9 @@ uint32_t epoch_tenure(const struct epoch_entry *e, unsigned count,
 		      uint64_t seq); /* 0: before the table */
 
 /* replica_catchup.c */
+void fills_run(struct replicator *r); /* the governor's time has come: each may go on */
+void governor_now(struct replicator *r);
+void resync_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload);
 void fill_start(struct member *m, const struct msg_joined *j);
 void fill_end(struct member *m);
 void fill_run(struct fill *f);

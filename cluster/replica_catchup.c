@@ -33,6 +33,7 @@ struct copy { /* one page on its way */
 };
 
 struct fill {
+	struct list link;      /* r->fills */
 	struct member *member; /* NULL: ended */
 	struct primary *primary;
 	struct object *object;
@@ -50,6 +51,12 @@ struct fill {
 	struct wait wait;
 	struct copy copies[FILL_COPIES_MAX];
 };
+
+void resync_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload)
+{
+	s->r->stats.resync_sent_bytes += WIRE_HEADER_SIZE + w->len + (payload ? payload->len : 0);
+	session_send(s, opcode, w, payload);
+}
 
 static void fill_put(struct fill *f)
 {
@@ -198,6 +205,7 @@ void fill_start(struct member *m, const struct msg_joined *j)
 	for (unsigned i = 0; i < FILL_COPIES_MAX; i++)
 		f->copies[i].fill = f;
 	m->fill = f;
+	list_push_back(&p->r->fills, &f->link);
 	p->r->stats.syncing++;
 	/* The uncommitted tail counts: the target did not get it (Y2). */
 	f->folds =
@@ -217,7 +225,7 @@ static void ask_versions(struct fill *f)
 				 .region = f->region};
 
 	msg_versions_encode(&q, &w);
-	session_send(f->member->session, OP_VERSIONS, &w, NULL);
+	resync_send(f->member->session, OP_VERSIONS, &w, NULL);
 	f->asked = true;
 }
 
@@ -329,13 +337,14 @@ static void copy_send(struct copy *c)
 		payload =
 			(struct slice){.buf = c->buf, .data = c->buf->data, .len = n * BLOCK_SIZE};
 	msg_replicate_encode(&msg, fps, &w);
-	session_send(m->session, OP_REPLICATE, &w, n ? &payload : NULL);
+	resync_send(m->session, OP_REPLICATE, &w, n ? &payload : NULL);
 	m->bytes_sent += MSG_RECORD_BYTES + payload.len;
 	m->session->unacked_bytes += MSG_RECORD_BYTES + payload.len;
 	if (m->copies_sent == m->copies_acked)
 		m->ack_us = now_us(p->r);
 	m->copies_sent++;
 	p->r->stats.resync_bytes += payload.len;
+	governor_spent(&p->r->governor, MSG_RECORD_BYTES + payload.len);
 	set_current(f, c->page); /* from here on it gets payload */
 }
 
@@ -409,7 +418,7 @@ static void ask_manifest(struct fill *f, struct copy *c, uint32_t page)
 	c->page = page;
 	c->stage = COPY_ASKED;
 	msg_manifest_encode(&q, &w);
-	session_send(f->member->session, OP_MANIFEST, &w, NULL);
+	resync_send(f->member->session, OP_MANIFEST, &w, NULL);
 }
 
 void fill_manifest(struct member *m, const struct msg_manifest *x)
@@ -455,7 +464,7 @@ static void send_complete(struct fill *f)
 	msg.retry = retry.data;
 	msg.retry_len = (uint32_t)retry.len;
 	msg_replicate_encode(&msg, NULL, &w);
-	session_send(m->session, OP_REPLICATE, &w, NULL);
+	resync_send(m->session, OP_REPLICATE, &w, NULL);
 	writer_free(&w);
 	writer_free(&retry);
 	m->bytes_sent += MSG_RECORD_BYTES;
@@ -464,6 +473,16 @@ static void send_complete(struct fill *f)
 	m->copies_sent++;
 	f->complete_at = m->copies_sent;
 	f->complete_sent = true;
+}
+
+static bool may_copy(struct fill *f)
+{
+	struct replicator *r = f->primary->r;
+	uint64_t wait_us = governor_may_copy(&r->governor, f->member->session->fill > LOG_COPIES);
+
+	if (wait_us && !r->copy_timer.armed)
+		timer_set(&r->copy_timer, wait_us);
+	return !wait_us;
 }
 
 static void advance(struct fill *f)
@@ -497,7 +516,7 @@ static void advance(struct fill *f)
 			break;
 		while (f->cursor < f->pages && f->page[f->cursor] != PAGE_DIFFERS)
 			f->cursor++;
-		if (f->cursor == f->pages)
+		if (f->cursor == f->pages || !may_copy(f))
 			break;
 		ask_manifest(f, c, f->cursor++);
 	}
@@ -511,9 +530,24 @@ void fill_run(struct fill *f)
 {
 	if (!f->member || f->primary->state != PRIMARY_SERVE || f->stage == FILL_FOLDS)
 		return;
+	governor_now(f->primary->r);
 	fill_hold(f);
 	advance(f);
 	fill_release(f);
+}
+
+/* Who had a turn goes to the end, so that none takes all of what is allowed. */
+void fills_run(struct replicator *r)
+{
+	unsigned count = 0;
+	struct list *n;
+
+	for (n = r->fills.next; n != &r->fills; n = n->next)
+		count++;
+	while (count-- && (n = list_pop_front(&r->fills))) {
+		list_push_back(&r->fills, n);
+		fill_run(list_entry(n, struct fill, link));
+	}
 }
 
 void fill_end(struct member *m)
@@ -522,6 +556,7 @@ void fill_end(struct member *m)
 
 	m->fill = NULL;
 	f->member = NULL;
+	list_del(&f->link);
 	f->primary->r->stats.syncing--;
 	for (unsigned i = 0; i < FILL_COPIES_MAX; i++) {
 		struct copy *c = &f->copies[i];
@@ -575,7 +610,7 @@ static void question_resume(struct wait *w, int rc)
 
 		memcpy(m.fp64, q->page.fp64, sizeof(m.fp64));
 		msg_manifest_encode(&m, &wr);
-		session_send(o->in.session, OP_MANIFEST, &wr, NULL);
+		resync_send(o->in.session, OP_MANIFEST, &wr, NULL);
 	} else {
 		struct msg_versions m = {.key = q->key,
 					 .region = q->versions.region,
@@ -584,7 +619,7 @@ static void question_resume(struct wait *w, int rc)
 
 		memcpy(m.versions, q->versions.versions, sizeof(m.versions));
 		msg_versions_encode(&m, &wr);
-		session_send(o->in.session, OP_VERSIONS, &wr, NULL);
+		resync_send(o->in.session, OP_VERSIONS, &wr, NULL);
 	}
 	object_release(o);
 	free(q);

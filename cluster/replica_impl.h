@@ -15,6 +15,7 @@
  * the end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
 #pragma once
 
+#include "cluster/governor.h"
 #include "cluster/range_queue.h"
 #include "cluster/replica.h"
 #include "cluster/replica_msg.h"
@@ -26,6 +27,7 @@
 #define SESSION_BYTES_MAX (32u << 20) /* sent and not acknowledged, per session */
 #define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
 #define FILL_COPIES_MAX   4u
+#define LOG_COPIES        5000u /* of 10000: from here on a target gets copies at the floor's rate only */
 #define SESSION_CREDITS   MSG_ACK_CREDITS_MAX
 #define LOG_PACED         6000u /* of 10000: from here on admission is paced (L4) */
 #define LOG_FULL          9500u
@@ -298,6 +300,9 @@ struct replicator {
 	struct object_change *changes;
 	unsigned change_count;
 	uint64_t tickets;
+	struct governor governor;
+	struct list fills;       /* struct fill, in the order of their turns */
+	struct timer copy_timer; /* the governor lets the next copy go */
 	struct replicator_stats stats;
 };
 

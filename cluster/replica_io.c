@@ -548,6 +548,8 @@ static void op_reply(struct io_op *op)
 {
 	struct replicator_stats *st = &op->r->stats;
 
+	if (op->status == IO_OK && !op->mend)
+		governor_note(&op->r->governor, loop_turn_us(op->r->loop) - op->start_us);
 	if (op->status == IO_OK && op->blocks) {
 		if (op->kind == IO_READ) {
 			fill_read_reply(op);

@@ -144,7 +144,10 @@ static void answer(struct joining *j)
 		take_commit(o, j->m.commit);
 	}
 	msg_joined_encode(&m, &w);
-	session_send(in->session, OP_JOINED, &w, NULL);
+	if (j->m.syncing)
+		resync_send(in->session, OP_JOINED, &w, NULL);
+	else
+		session_send(in->session, OP_JOINED, &w, NULL);
 	if (o->group)
 		session_credit_top_up(in->session, o->group);
 	if (in->session->our_count)
