@@ -25,6 +25,12 @@ static const struct route routes[] = {
 	{"GET", "/v1/diskgroups/*", RIGHT_READ, false, admin_get_diskgroup},
 	{"GET", "/v1/volumes", RIGHT_READ, false, admin_get_volumes},
 	{"GET", "/v1/volumes/*", RIGHT_READ, false, admin_get_volume},
+	{"GET", "/v1/jobs", RIGHT_READ, false, admin_get_jobs},
+	{"GET", "/v1/jobs/*", RIGHT_READ, false, admin_get_job},
+	{"POST", "/v1/jobs", RIGHT_ADMIN, false, admin_start_job},
+	{"POST", "/v1/jobs/*/pause", RIGHT_ADMIN, false, admin_pause_job},
+	{"POST", "/v1/jobs/*/resume", RIGHT_ADMIN, false, admin_resume_job},
+	{"POST", "/v1/jobs/*/cancel", RIGHT_ADMIN, false, admin_cancel_job},
 	{"GET", "/v1/ops", RIGHT_READ, false, admin_get_ops},
 	{"GET", "/v1/events", RIGHT_READ, false, admin_get_events},
 	{"GET", "/v1/metrics", RIGHT_READ, true, admin_get_metrics},
@@ -598,6 +604,11 @@ static void real_call_answer(void *c, uint64_t ticket, int status, const char *j
 	control_call_answer(c, ticket, status, json);
 }
 
+static struct relocate_node *real_contacts(void *c)
+{
+	return control_contacts(c);
+}
+
 const struct admin_cluster_ops admin_control_ops = {
 	.state = real_state,
 	.status = real_status,
@@ -608,4 +619,5 @@ const struct admin_cluster_ops admin_control_ops = {
 	.volume_resize = real_volume_resize,
 	.call = real_call,
 	.call_answer = real_call_answer,
+	.contacts = real_contacts,
 };

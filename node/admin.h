@@ -33,6 +33,7 @@ struct admin_cluster_ops {
 	int (*call)(void *cluster, struct control_call *q, uint16_t node, const char *method,
 		    const char *path, const char *json, uint64_t timeout_ms, struct wait *w);
 	void (*call_answer)(void *cluster, uint64_t ticket, int status, const char *json);
+	struct relocate_node *(*contacts)(void *cluster); /* control_contacts */
 };
 extern const struct admin_cluster_ops admin_control_ops; /* cluster = struct control * */
 

@@ -285,6 +285,34 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->data_bytes = out->used_bytes + json_u64(stats, "data_free_bytes", 0);
 }
 
+static void rebuild_facts(struct admin *a, struct health_rebuild *out)
+{
+	const struct state *s = a->ops->state(a->cluster);
+	struct relocate_plan *p = admin_plan(a);
+	unsigned count;
+	const struct state_job *j = state_jobs(s, &count);
+
+	*out = (struct health_rebuild){.filling = p->lacking.filling,
+				       .waiting = p->lacking.waiting,
+				       .queued = p->lacking.queued,
+				       .held = p->lacking.held,
+				       .blocked = p->lacking.blocked,
+				       .seconds_left = admin_seconds_left(a, p, JOB_REBUILD),
+				       .delay_s = state_setting_number(s, REBUILD_DELAY_KEY)};
+	memcpy(out->why, p->why, sizeof(out->why));
+	admin_jobs_look(a, p);
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t stuck_s = admin_job_stuck_s(a, j[i].id);
+
+		if (!stuck_s || out->stuck_count++)
+			continue;
+		out->stuck_job = j[i].id;
+		out->stuck_s = stuck_s;
+		snprintf(out->stuck, sizeof(out->stuck), "%s", job_kind_name(j[i].kind));
+	}
+	free(p);
+}
+
 void facts_health(struct admin *a, struct health_report *out)
 {
 	const struct map *m = admin_map(a);
@@ -292,6 +320,7 @@ void facts_health(struct admin *a, struct health_report *out)
 	struct consensus_status st = {0};
 	struct health_node *nodes;
 	struct health_group *groups;
+	struct health_rebuild rebuild;
 
 	memset(out, 0, sizeof(*out));
 	if (!m)
@@ -311,6 +340,8 @@ void facts_health(struct admin *a, struct health_report *out)
 	memcpy(in.voters, st.voter, in.voter_count * sizeof(in.voters[0]));
 	in.nodes = nodes;
 	in.groups = groups;
+	rebuild_facts(a, &rebuild);
+	in.rebuild = &rebuild;
 	health_evaluate(&in, out);
 	health_remember(&a->memory, out, in.now_ms);
 	free(nodes);

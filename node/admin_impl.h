@@ -57,6 +57,12 @@ struct facts_waiter {
 
 struct gather;
 
+/* When a job last moved, as seen from here. */
+struct job_memory {
+	uint32_t id;
+	uint64_t mark, moved_us;
+};
+
 struct admin {
 	struct admin_config cfg;
 	const struct admin_cluster_ops *ops; /* NULL while unclaimed */
@@ -70,6 +76,7 @@ struct admin {
 	struct gather *gather;
 	struct list facts_waiters;
 	struct health_memory memory;
+	struct job_memory jobs[STATE_JOBS];
 	struct timer tick;
 };
 
@@ -117,6 +124,15 @@ void ledger_sum_add(struct ledger_sum *s, const struct json *row);
 struct json *ledger_sum_to_json(const struct ledger_sum *s);
 struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume); /* over known groups */
 
+/* ---- Jobs (admin_job.c) ---- */
+/* What is to be moved, as seen from here; malloc'ed. */
+struct relocate_plan *admin_plan(const struct admin *a);
+uint64_t admin_copy_rate(const struct admin *a); /* bytes/s of all nodes */
+/* Estimated, for the jobs of this kind and those before it; 0: cannot be told. */
+uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p, uint8_t kind);
+void admin_jobs_look(struct admin *a, const struct relocate_plan *p); /* notes what has moved */
+uint64_t admin_job_stuck_s(const struct admin *a, uint32_t id); /* 0: it moves, or need not */
+
 struct json *health_to_json(const struct health_report *r);
 const char *map_node_name(const struct map *m, uint16_t id); /* NULL if unknown */
 
@@ -142,6 +158,12 @@ void admin_delete_volume(struct areq *q);
 void admin_detach_volume(struct areq *q); /* admin_attach.c */
 void admin_get_settings(struct areq *q);  /* admin_setting.c */
 void admin_put_setting(struct areq *q);
+void admin_get_jobs(struct areq *q);      /* admin_job.c */
+void admin_get_job(struct areq *q);
+void admin_start_job(struct areq *q);
+void admin_pause_job(struct areq *q);
+void admin_resume_job(struct areq *q);
+void admin_cancel_job(struct areq *q);
 void admin_get_ca(struct areq *q); /* admin_birth.c */
 void admin_init(struct areq *q);
 void admin_invite(struct areq *q);

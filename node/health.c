@@ -409,6 +409,28 @@ static uint16_t most_endangering_node(const struct ctx *c)
 	return worst;
 }
 
+/* Behind the summary: until when, or why nothing is rebuilt. */
+static void say_what_is_done(const struct ctx *c, struct health_item *i)
+{
+	const struct health_rebuild *r = c->in->rebuild;
+	size_t n = strlen(i->summary), room = sizeof(i->summary) - n;
+	char *at = i->summary + n;
+
+	if (!r || !strcmp(i->code, "DATA_UNAVAILABLE"))
+		return;
+	if (r->blocked)
+		snprintf(at, room, "; %u cannot be rebuilt: see REBUILD_BLOCKED", r->blocked);
+	else if (r->held)
+		snprintf(at, room, "; the rebuild of %u is paused or was cancelled", r->held);
+	else if ((r->filling || r->queued) && r->seconds_left)
+		snprintf(at, room, "; being copied, about %llu s left",
+			 (unsigned long long)r->seconds_left);
+	else if (r->filling || r->queued)
+		snprintf(at, room, "; being copied");
+	else if (r->waiting)
+		snprintf(at, room, "; a rebuild begins when the node was away for %u s", r->delay_s);
+}
+
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
 		      uint64_t count, const char *what, bool by_node, bool by_group)
 {
@@ -433,12 +455,46 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 			     "replica comes back");
 	else
 		SAY(i->risk, "one more lost copy leaves them with a single one");
+	say_what_is_done(c, i);
 	if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
 		SAY(i->command, "bring the node back: ashlar node list");
 	else
 		SAY(i->command, "ashlar diskgroup list");
+}
+
+static void check_rebuild(struct ctx *c)
+{
+	const struct health_rebuild *r = c->in->rebuild;
+	struct health_item *i;
+
+	if (!r)
+		return;
+	if (r->blocked) {
+		i = add_item(c, "REBUILD_BLOCKED", HEALTH_ERROR);
+		i->count = r->blocked;
+		SAY(i->summary, "%.199s", r->why);
+		if (node_down_listed(c))
+			SAY(i->caused_by, "NODE_DOWN");
+		SAY(i->risk, "their copies stay missing until a group can take them");
+		SAY(i->command, "bring the node back, or: ashlar diskgroup add   # ashlar job list");
+	}
+	if (r->held) {
+		i = add_item(c, "REBUILD_HELD", HEALTH_WARNING);
+		i->count = r->held;
+		SAY(i->summary, "the rebuild of %u objects is paused or was cancelled", r->held);
+		SAY(i->risk, "their copies stay missing until it goes on or the node comes back");
+		SAY(i->command, "ashlar job list, then: ashlar job resume ID");
+	}
+	if (r->stuck_count) {
+		i = add_item(c, "JOB_STUCK", HEALTH_WARNING);
+		i->count = r->stuck_count;
+		SAY(i->summary, "job %u (%s) has not moved for %llu s", r->stuck_job, r->stuck,
+		    (unsigned long long)r->stuck_s);
+		SAY(i->risk, "none by itself; what it was to do is not done");
+		SAY(i->command, "ashlar job show %u   # what it waits for", r->stuck_job);
+	}
 }
 
 static void check_data(struct ctx *c)
@@ -567,6 +623,7 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	check_disks(&c);
 	check_space(&c);
 	check_data(&c);
+	check_rebuild(&c);
 	check_attachments(&c);
 	sort_items(out);
 	for (unsigned i = 0; i < out->count; i++)

@@ -28,6 +28,18 @@ struct health_group {
 	uint64_t data_bytes, used_bytes;
 };
 
+/* What is done about missing copies, and jobs; counts are objects. NULL in the input: unknown. */
+struct health_rebuild {
+	uint32_t filling, waiting, queued, held, blocked;
+	uint64_t seconds_left;	/* 0: cannot be told */
+	uint32_t delay_s;	/* before a node that is away is given up */
+	char why[256];		/* of what is blocked */
+	unsigned stuck_count;	/* jobs that do not move */
+	uint32_t stuck_job;	/* the first */
+	char stuck[64];		/* what it is */
+	uint64_t stuck_s;
+};
+
 struct health_input {
 	const struct map *map;
 	uint16_t self;
@@ -39,6 +51,7 @@ struct health_input {
 	unsigned node_count;
 	const struct health_group *groups;
 	unsigned group_count;
+	const struct health_rebuild *rebuild;
 };
 
 struct health_item {

@@ -36,7 +36,7 @@ struct verb {
 	int (*run)(struct ctl *c, int argc, char **argv); /* without noun and verb */
 };
 extern const struct verb cluster_verbs[], node_verbs[], diskgroup_verbs[], volume_verbs[], status_verbs[],
-	cert_verbs[], bench_verbs[], completion_verbs[]; /* each ends with a noun of NULL */
+	job_verbs[], cert_verbs[], bench_verbs[], completion_verbs[]; /* each ends with a noun of NULL */
 extern const struct verb *const all_verbs[]; /* ends with NULL */
 
 /* ---- Arguments (args.c) ---- */
@@ -69,6 +69,10 @@ int ctl_get_text(struct ctl *c, const char *path, char **text) MUST_USE;
 int ctl_exit_of(const char *error_name, long http_status);
 int ctl_error(struct ctl *c, int exit_code, const char *error_name, const char *fmt, ...) PRINTF_LIKE(4, 5);
 char *ctl_escape(const char *name); /* for a path segment; malloc'ed */
+
+/* ---- Jobs (job.c) ---- */
+/* Body is taken over. Prints the job's number, or waits for its end. */
+int ctl_start_job(struct ctl *c, struct json *body, bool wait);
 
 /* ---- Output (out.c) ---- */
 struct table {

@@ -348,6 +348,26 @@ static int diskgroup_verify(struct ctl *c, int argc, char **argv)
 	return groups_run(c, "verify", argc, argv, "/verify", print_verified);
 }
 
+static int diskgroup_evacuate(struct ctl *c, int argc, char **argv)
+{
+	const char *number;
+	bool wait = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait}};
+	struct json *body;
+	uint64_t id;
+	int rc;
+
+	rc = ctl_args(verb("evacuate"), argc, argv, o, ARRAY_LEN(o), &number, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	if (!ctl_number(number, UINT16_MAX, &id) || !id)
+		return ctl_usage("diskgroup evacuate: \"%s\" is not the number of a group", number);
+	body = json_object_new();
+	json_put_str(body, "kind", "evacuate");
+	json_put_u64(body, "group", id);
+	return ctl_start_job(c, body, wait);
+}
+
 const struct verb diskgroup_verbs[] = {
 	{"diskgroup", "add",
 	 "--capacity PATH[,PATH…] [--cache PATH] [--node NAME] [--metadata-dir DIR] [--wipe]",
@@ -386,5 +406,10 @@ const struct verb diskgroup_verbs[] = {
 	 "too.\n\n"
 	 "Example: ashlar diskgroup verify 3",
 	 diskgroup_verify},
+	{"diskgroup", "evacuate", "NUMBER [--wait]",
+	 "Moves all replicas off a disk group, as a job; redundancy never falls meanwhile.\n\n"
+	 "The group stays empty until it is removed or the job is cancelled.\n\n"
+	 "Example: ashlar diskgroup evacuate 3 --wait",
+	 diskgroup_evacuate},
 	{NULL},
 };

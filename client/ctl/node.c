@@ -258,6 +258,23 @@ static int node_show(struct ctl *c, int argc, char **argv)
 	return CTL_OK;
 }
 
+static int node_evacuate(struct ctl *c, int argc, char **argv)
+{
+	const char *name;
+	bool wait = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait}};
+	struct json *body;
+	int rc;
+
+	rc = ctl_args(verb("evacuate"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	body = json_object_new();
+	json_put_str(body, "kind", "evacuate");
+	json_put_str(body, "node", name);
+	return ctl_start_job(c, body, wait);
+}
+
 const struct verb node_verbs[] = {
 	{"node", "list", "", "Lists the nodes of the cluster.\n\nExample: ashlar node list",
 	 node_list},
@@ -277,5 +294,10 @@ const struct verb node_verbs[] = {
 	 "A join that was interrupted can be repeated with a new token.\n\n"
 	 "Example: ashlar node join eyJ2IjoxLC…",
 	 node_join},
+	{"node", "evacuate", "NAME [--wait]",
+	 "Moves all replicas off a node's disk groups, as a job; redundancy never falls meanwhile.\n\n"
+	 "The node stays empty until it is removed or the job is cancelled.\n\n"
+	 "Example: ashlar node evacuate n3 --wait",
+	 node_evacuate},
 	{NULL},
 };
