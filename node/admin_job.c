@@ -8,6 +8,7 @@
 
 #include "node/admin_impl.h"
 
+#define RATE_MIN (256u << 10)
 #define STUCK_MS 600000u /* running, not blocked, and nothing has moved for so long */
 
 /* ---- What is to be moved -----------------------------------------------------------------------
@@ -76,7 +77,8 @@ uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p
 		if (j[i].state == JOB_RUNNING && j[i].kind <= kind)
 			left += p->job[i].left;
 	left *= replica_bytes(a);
-	return rate && left ? left / rate + 1 : 0;
+	/* Next to nothing is a job that begins or ends, not a rate. */
+	return rate >= RATE_MIN && left ? left / rate + 1 : 0;
 }
 
 /* ---- As JSON -----------------------------------------------------------------------------------
@@ -120,12 +122,14 @@ static struct json *job_to_json(const struct admin *a, const struct state_job *j
 	json_put_u64(out, "changed_ms", j->changed_ms);
 	json_put_u64(out, "age_s", now > j->started_ms ? (now - j->started_ms) / 1000 : 0);
 	json_put_u64(out, "replicas_total", total);
-	json_put_u64(out, "replicas_left", left);
-	json_put_u64(out, "replicas_done", total - left);
+	if (j->state != JOB_CANCELLED) { /* what is left of a cancelled one nobody counts */
+		json_put_u64(out, "replicas_left", left);
+		json_put_u64(out, "replicas_done", total - left);
+		json_put_u64(out, "percent", total ? (uint64_t)(total - left) * 100 / total : 100);
+	}
 	json_put_u64(out, "replicas_filling", job_live(j) ? r->filling : 0);
 	json_put_u64(out, "replicas_blocked", job_live(j) ? r->blocked : 0);
 	json_put_u64(out, "replicas_without_source", job_live(j) ? r->stranded : 0);
-	json_put_u64(out, "percent", total ? (uint64_t)(total - left) * 100 / total : 100);
 	json_put_u64(out, "bytes_left_estimate", left * size);
 	json_put_u64(out, "bytes_total_estimate", total * size);
 	if (j->state == JOB_RUNNING && left) {

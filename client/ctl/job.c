@@ -80,7 +80,10 @@ static int job_list(struct ctl *c, int argc, char **argv)
 		table_add(&t, "%s", str_or(x, "kind", "?"));
 		table_add(&t, "%s", target_text(x, target));
 		table_add(&t, "%s", json_str(x, "waits_for") ? "waiting" : state);
-		table_add(&t, "%" PRIu64 " %%", json_u64(x, "percent", 0));
+		if (json_has(x, "percent"))
+			table_add(&t, "%" PRIu64 " %%", json_u64(x, "percent", 0));
+		else
+			table_add(&t, "-");
 		table_add(&t, "%s", bytes_text(json_u64(x, "bytes_left_estimate", 0), left));
 		table_add(&t, "%s", rate_text(x, rate));
 		table_add(&t, "%s", left_text(x, ends));
@@ -94,15 +97,10 @@ static int job_list(struct ctl *c, int argc, char **argv)
 	return CTL_OK;
 }
 
-static void print_job(const struct json *j)
+static void print_progress(const struct json *j)
 {
-	char target[96], a[24], b[24], rate[32];
-	uint64_t stranded = json_u64(j, "replicas_without_source", 0);
+	char a[24], b[24], rate[32];
 
-	printf("job %" PRIu64 ": %s of %s, %s\n", json_u64(j, "id", 0), str_or(j, "kind", "?"),
-	       target_text(j, target), str_or(j, "state", "?"));
-	if (*str_or(j, "note", ""))
-		printf("  note      %s\n", str_or(j, "note", ""));
 	printf("  progress  %" PRIu64 " %%: %" PRIu64 " of %" PRIu64 " replicas done, %" PRIu64
 	       " being copied\n",
 	       json_u64(j, "percent", 0), json_u64(j, "replicas_done", 0),
@@ -110,6 +108,19 @@ static void print_job(const struct json *j)
 	printf("  bytes     about %s of %s left, %s\n",
 	       bytes_text(json_u64(j, "bytes_left_estimate", 0), a),
 	       bytes_text(json_u64(j, "bytes_total_estimate", 0), b), rate_text(j, rate));
+}
+
+static void print_job(const struct json *j)
+{
+	char target[96], a[24];
+	uint64_t stranded = json_u64(j, "replicas_without_source", 0);
+
+	printf("job %" PRIu64 ": %s of %s, %s\n", json_u64(j, "id", 0), str_or(j, "kind", "?"),
+	       target_text(j, target), str_or(j, "state", "?"));
+	if (*str_or(j, "note", ""))
+		printf("  note      %s\n", str_or(j, "note", ""));
+	if (json_has(j, "percent"))
+		print_progress(j);
 	if (json_has(j, "seconds_left_estimate"))
 		printf("  ends in   about %s\n", left_text(j, a));
 	if (json_str(j, "waits_for"))

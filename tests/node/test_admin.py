@@ -23,8 +23,9 @@ def check(condition, what):
 def wait_for(what, fn, seconds=30):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if fn():
-            return
+        value = fn()
+        if value:
+            return value
         time.sleep(0.05)
     check(False, f"{what} within {seconds} s")
 
@@ -197,6 +198,29 @@ def volumes(a, b):
     check("VOLUME_CREATED" in codes and "NODE_ADDED" in codes, f"events: {codes}")
 
 
+def jobs(a, b):
+    """Two nodes and two copies: nowhere to go, which is said; a job can be paused, resumed and cancelled."""
+    check(a.json("job", "list")["jobs"] == [], "no jobs yet")
+    a.json("volume", "create", "j", "--size", "64M", "--copies", "2")
+    id = a.json("node", "evacuate", b.name)["id"]
+    check(a.json("node", "evacuate", b.name)["id"] == id, "the same wish is the same job")
+    job = wait_for("why it waits", lambda: (lambda j: j["waits_for"] and j)(b.json("job", "show", str(id))))
+    check("is being emptied" in job["waits_for"] and job["replicas_blocked"] == job["replicas_left"] > 0, "why, of each group")
+    check(job["percent"] == 0 and job["node"] == b.name and job["actor"] == "root", "who, what, how far")
+    a.expect(8, "job", "wait", str(id), "--for", "1s", says="still goes on")
+    a.expect(0, "job", "pause", str(id))
+    check(a.json("job", "show", str(id))["state"] == "paused", "paused")
+    a.expect(0, "job", "resume", str(id))
+    a.expect(0, "job", "cancel", str(id))
+    a.expect(1, "job", "wait", str(id), says="is cancelled")
+    a.expect(1, "job", "pause", str(id), says="is cancelled and cannot be paused")
+    a.expect(3, "job", "show", "999", says="ashlar job list")
+    a.expect(3, "node", "evacuate", "nobody", says="no node is named")
+    a.expect(3, "diskgroup", "evacuate", "999", says="there is no disk group 999")
+    a.expect(1, "cluster", "set", "rebuild_delay_s", "0", says="not a number from 1 to")
+    a.json("volume", "delete", "j", "--yes")
+
+
 def rights(a, b):
     for kind, name in (("operator", "op"), ("client", "cl")):
         a.expect(0, "cert", "issue", kind, name, "--dir", DIR)
@@ -305,6 +329,7 @@ def main():
     birth(a, b, c)
     groups(a, b)
     volumes(a, b)
+    jobs(a, b)
     rights(a, b)
     malformed(a)
     death(a, b)

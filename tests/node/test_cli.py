@@ -327,6 +327,42 @@ def certs():
     check(not os.path.exists(os.path.join(DIR, "hv2.key")), "no key is left behind")
 
 
+def jobs():
+    job = {"id": 3, "kind": "evacuate", "node": "n3", "state": "running", "percent": 40, "replicas_total": 10,
+           "replicas_done": 4, "replicas_left": 6, "replicas_filling": 2, "bytes_left_estimate": 6 << 30,
+           "bytes_total_estimate": 10 << 30, "bytes_per_s": 64 << 20, "seconds_left_estimate": 96, "actor": "root",
+           "waits_for": None, "age_s": 7}
+    answers[("GET", "/v1/jobs")] = (200, {"jobs": [job, dict(job, id=2, state="done", percent=100)]})
+    expect(ashlar("job", "list"), 0, out="evacuate  n3")
+    check("64.0 MiB/s" in ashlar("job", "list").stdout and "96 s" in ashlar("job", "list").stdout, "rate and end")
+    check("done" not in ashlar("job", "list").stdout and "done" in ashlar("job", "list", "--all").stdout, "--all")
+    answers[("GET", "/v1/jobs/3")] = (200, dict(job, waits_for="volume v: group 1: full"))
+    expect(ashlar("job", "show", "3"), 0, out="waits for volume v: group 1: full")
+    expect(ashlar("job", "wait", "3", "--for", "1s"), 8, err="still goes on")
+    answers[("GET", "/v1/jobs/3")] = (200, dict(job, state="done"))
+    expect(ashlar("job", "wait", "3"), 0, out="done")
+    answers[("GET", "/v1/jobs/3")] = (200, dict(job, state="cancelled"))
+    expect(ashlar("job", "wait", "3"), 1, err="is cancelled")
+    expect(ashlar("job", "wait", "4"), 3)
+    expect(ashlar("job", "wait", "x"), 2, err="not the number of a job")
+    for step in ("pause", "resume", "cancel"):
+        answers[("POST", f"/v1/jobs/3/{step}")] = (200, {"id": 3})
+        expect(ashlar("job", step, "3"), 0)
+        check(seen == [("unix", "POST", f"/v1/jobs/3/{step}", None)], step)
+    answers[("POST", "/v1/jobs/3/cancel")] = (403, {"error": "REFUSED", "message": "job 3 is done"})
+    expect(ashlar("job", "cancel", "3"), 1, err="job 3 is done")
+    answers[("POST", "/v1/jobs")] = (200, {"id": 3})
+    expect(ashlar("node", "evacuate", "n3"), 0, out="job 3")
+    check(seen[0][3] == {"kind": "evacuate", "node": "n3"}, "evacuate a node")
+    expect(ashlar("diskgroup", "evacuate", "7"), 0, out="ashlar job wait 3")
+    check(seen[0][3] == {"kind": "evacuate", "group": 7}, "evacuate a group")
+    expect(ashlar("diskgroup", "evacuate", "n3"), 2)
+    expect(ashlar("job", "start", "rebalance"), 0, out="job 3")
+    expect(ashlar("job", "start", "rebuild"), 2, err="starts by itself")
+    answers[("GET", "/v1/jobs/3")] = (200, dict(job, state="done"))
+    expect(ashlar("job", "start", "rebalance", "--wait"), 0, out="done")
+
+
 try:
     threading.Thread(target=UnixServer(SOCKET, Handler).serve_forever, daemon=True).start()
     usage()
@@ -337,6 +373,7 @@ try:
     join()
     remote()
     certs()
+    jobs()
     print(f"{checks} checks passed")
 finally:
     shutil.rmtree(DIR, ignore_errors=True)

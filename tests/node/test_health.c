@@ -343,3 +343,31 @@ TEST(health, since_is_kept_while_it_lasts)
 	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 7000);
 	world_fini(&w);
 }
+
+TEST(health, missing_copies_say_until_when_or_why_not)
+{
+	struct health_rebuild r = { .filling = 3, .queued = 2, .seconds_left = 77 };
+	struct world w;
+
+	world_init(&w, 3, 3);
+	w.hn[1].up = false;
+	w.in.rebuild = &r;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "about 77 s left"));
+	r = (struct health_rebuild){ .waiting = 5, .delay_s = 60 };
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "away for 60 s"));
+	r = (struct health_rebuild){ .held = 5 };
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "paused or was cancelled"));
+	EXPECT_EQ(must(&w, "REBUILD_HELD")->count, 5);
+	r = (struct health_rebuild){ .blocked = 5, .why = "group 3: full" };
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "REBUILD_BLOCKED"));
+	EXPECT_STR(must(&w, "REBUILD_BLOCKED")->summary, "group 3: full");
+	EXPECT_STR(must(&w, "REBUILD_BLOCKED")->caused_by, "NODE_DOWN");
+	r = (struct health_rebuild){ .stuck_count = 1, .stuck_job = 4, .stuck = "rebuild", .stuck_s = 700 };
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "JOB_STUCK")->command, "ashlar job show 4"));
+	world_fini(&w);
+}
