@@ -10,6 +10,10 @@
 
 #include <stdlib.h>
 
+#define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
+#define FILL_COPIES_MAX   4u
+#define LOG_COPIES        5000u /* of 10000: from here on a target gets copies at the floor's rate only */
+
 enum page_state { PAGE_UNKNOWN, PAGE_DIFFERS, PAGE_COPYING, PAGE_CURRENT };
 enum fill_stage { FILL_FOLDS, FILL_VERSIONS, FILL_COPY };
 enum copy_stage { COPY_FREE, COPY_ASKED, COPY_RANGE, COPY_MANIFEST, COPY_READ };

@@ -7,7 +7,7 @@
  *   replica_primary.c   a tenure: takeover, joins, want, commit (C1 C2 T1 T2 W2 W4 W5)
  *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
- *   replica_catchup.c   the source of a catch-up, and the target's answers (Y2–Y6)
+ *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
  *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
  *   replica_repair.c    what this replica cannot produce (Q3, L6)
  *
@@ -25,9 +25,6 @@
 #define PROPOSE_AGAIN_US  250000u
 #define TICK_US           50000u
 #define SESSION_BYTES_MAX (32u << 20) /* sent and not acknowledged, per session */
-#define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
-#define FILL_COPIES_MAX   4u
-#define LOG_COPIES        5000u /* of 10000: from here on a target gets copies at the floor's rate only */
 #define SESSION_CREDITS   MSG_ACK_CREDITS_MAX
 #define LOG_PACED         6000u /* of 10000: from here on admission is paced (L4) */
 #define LOG_FULL          9500u
@@ -301,20 +298,14 @@ struct replicator {
 	unsigned change_count;
 	uint64_t tickets;
 	struct governor governor;
-	struct list fills;       /* struct fill, in the order of their turns */
-	struct timer copy_timer; /* the governor lets the next copy go */
+	struct list fills; /* struct fill, in the order of their turns */
+	struct timer copy_timer;
 	struct replicator_stats stats;
 };
 
 /* Clock for leases: read now (N6). */
-static inline uint64_t now_us(struct replicator *r)
-{
-	return loop_boot_us(r->loop);
-}
-static inline uint64_t ms(uint32_t n)
-{
-	return (uint64_t)n * 1000;
-}
+static inline uint64_t now_us(struct replicator *r) { return loop_boot_us(r->loop); }
+static inline uint64_t ms(uint32_t n) { return (uint64_t)n * 1000; }
 static inline struct version version_min(struct version a, struct version b)
 {
 	return version_cmp(a, b) < 0 ? a : b;
