@@ -11,6 +11,7 @@
  *   sim_conn.c     connections (net/conn.h): delay, stall in one direction, reset, silence
  *   sim_store.c    disks (store/store.h): what is durable, what a crash loses, what is destaged
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
+ *   sim_relocate.c the leader that moves replicas
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
  *   sim_cases.c    directed histories
  *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
@@ -53,6 +54,7 @@ struct sim_plan {
 	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
 		suspect, blackout, move, stop;
+	int relocate; /* the leader moves replicas: 1 what a case asks for, 2 jobs at random */
 	bool duplicates, trims, partial, verbose, tiny_log, drift, fence;
 };
 
@@ -81,6 +83,7 @@ struct sim {
 	/* verdict */
 	char failure[4096];
 	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults, moves_begun, stops;
+	uint64_t relocated[OBJ_REMOVE + 1]; /* changes that the leader wanted, by operation */
 };
 extern struct sim sim;
 
@@ -141,6 +144,14 @@ bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);
 const char *sim_describe(void);
 
+void sim_propose_changes(const struct object_change *changes, unsigned count); /* some time soon */
+
+/* sim_relocate.c */
+void sim_relocate_start(void);
+void sim_evacuate(unsigned node);
+void sim_jobs_cancel(void);
+bool sim_tidy(void); /* the policy's copies, and nothing left behind */
+
 /* sim_client.c */
 void sim_clients_start(void);
 bool sim_clients_done(void);
@@ -173,4 +184,6 @@ bool sim_case_attachment(uint64_t seed);
 bool sim_case_move(uint64_t seed);
 bool sim_case_stop(uint64_t seed);
 bool sim_case_slow_log(uint64_t seed);
+bool sim_case_evacuate(uint64_t seed);
+bool sim_case_rebuild(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

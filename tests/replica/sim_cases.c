@@ -293,3 +293,84 @@ bool sim_case_slow_log(uint64_t seed)
 	wait_for(sim_clients_done, "the clients are done");
 	return sim_finish();
 }
+
+/* ---- Replicas that move ---- */
+
+static unsigned empty_node;
+
+static bool emptied(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		uint64_t id = object_id(sim.volume, i);
+		const struct map_object *o = map_object(state_map(sim.state), id);
+
+		if (o->member_count != sim.plan.copies || map_in_count(o) != sim.plan.copies)
+			return false;
+		for (unsigned k = 0; k < o->member_count; k++)
+			if (o->member[k].group == sim.proc[empty_node].group)
+				return false;
+		if (sim.proc[empty_node].alive && sim_store_holds(sim.proc[empty_node].disk, id))
+			return false;
+	}
+	return true;
+}
+
+/* A node is emptied under load, while another one that its replicas may go to dies and returns; then the
+ * next one. Redundancy never falls but by the death. */
+bool sim_case_evacuate(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 4,
+				.copies = 2 + seed % 2,
+				.clients = 2,
+				.ops_per_client = 400,
+				.depth = 4,
+				.partial = true,
+				.relocate = 1};
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	for (unsigned round = 0; round < 3 && !sim.failure[0]; round++) {
+		empty_node = 1 + (unsigned)(seed + round) % 4;
+		sim_evacuate(empty_node);
+		if (seed % 3 == round) {
+			unsigned other = 1 + (empty_node + round) % 4;
+
+			sim_run_until(sim.now_us + 200000 + seed % 7 * 100000, NULL);
+			sim_proc_crash(other);
+			sim_run_until(sim.now_us + seed % 5 * 400000, NULL);
+			sim_proc_start(other);
+		}
+		wait_for(emptied, "the node is empty");
+		sim_jobs_cancel();
+		sim_clients_more(60);
+	}
+	if (!sim.failure[0] && (!sim.relocated[OBJ_PLACE] || !sim.relocated[OBJ_REMOVE]))
+		sim_fail("nothing was moved");
+	return sim_finish();
+}
+
+/* A node stays away and is replaced; it returns, at times before its replacement is filled. */
+bool sim_case_rebuild(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 3 + seed % 2,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 300,
+				.depth = 4,
+				.relocate = 1};
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	empty_node = 1 + (unsigned)seed % 3;
+	sim_proc_crash(empty_node);
+	if (seed % 4)
+		wait_for(emptied, "its replicas are made anew");
+	else
+		sim_run_until(sim.now_us + 700000 + seed % 11 * 50000, NULL);
+	sim_clients_more(60);
+	sim_proc_start(empty_node);
+	wait_for(sim_tidy, "there are no more copies than wanted");
+	return sim_finish();
+}

@@ -117,6 +117,13 @@ static void hook_propose(void *ctx, const struct object_change *changes, unsigne
 	propose_later(&c, sim_chance(0.1) ? sim_rand(10000, 300000) : sim_rand(1000, 10000));
 }
 
+void sim_propose_changes(const struct object_change *changes, unsigned count)
+{
+	struct command c = {.kind = CMD_OBJECT, .object = {count, (struct object_change *)changes}};
+
+	propose_later(&c, sim_chance(0.1) ? sim_rand(10000, 300000) : sim_rand(1000, 10000));
+}
+
 static bool hook_leader(void *ctx)
 {
 	struct sim_proc *p = ctx;
@@ -560,6 +567,8 @@ void sim_heal(void)
 	sim_trace("healing");
 	sim.faults_over = true;
 	sim.leaderless_until = 0;
+	if (sim.plan.relocate)
+		sim_jobs_cancel();
 	for (unsigned a = 1; a <= sim.plan.nodes; a++) {
 		struct sim_proc *p = &sim.proc[a];
 
@@ -726,6 +735,7 @@ void sim_cluster_start(void)
 	if (sim.plan.fence)
 		sim_at(sim_rand(200000, sim.plan.fault_us), NULL, fence, NULL, NULL);
 	sim_at(sim_rand(0, 3000000), NULL, faults_again, NULL, NULL);
+	sim_relocate_start();
 }
 
 void sim_cluster_end(void)

@@ -47,6 +47,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->drift = rng_chance(&r, 0.5);
 	p->move = rng_chance(&r, 0.6) ? 0.1 : 0;
 	p->stop = rng_chance(&r, 0.4) ? 0.02 : 0;
+	p->relocate = p->nodes > p->copies && rng_chance(&r, 0.6) ? 2 : 0;
 }
 
 /* Rough weather: nearly everything at once, for planted faults. */
@@ -58,6 +59,7 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	sim_plan_from_seed(p, seed);
 	p->nodes = 2 + seed % 2;
 	p->copies = p->nodes;
+	p->relocate = 0;
 	p->clients = 3;
 	p->depth = 8;
 	p->ops_per_client = 300;
@@ -127,6 +129,10 @@ bool sim_finish(void)
 		sim_fail("clients are not done 60 s after all faults ended:%s", sim_describe());
 	if (!sim_run_until(sim.now_us + 60000000, sim_all_in))
 		sim_fail("not all replicas came back in 60 s:%s", sim_describe());
+	if (sim.plan.relocate && !sim_run_until(sim.now_us + 60000000, sim_tidy))
+		sim_fail("after 60 s replicas are where they should not be:%s", sim_describe());
+	if (sim.plan.relocate && !sim_run_until(sim.now_us + 60000000, sim_all_in))
+		sim_fail("not all replicas that were moved are in:%s", sim_describe());
 	compare_replicas();
 	if (!sim.failure[0])
 		sim_clients_final_reads();
@@ -152,7 +158,8 @@ static int run_cases(uint64_t from, uint64_t count)
 {
 	for (uint64_t i = from; i < from + count; i++) {
 		if (sim_case_repair(i) && sim_case_attachment(i) && sim_case_move(i) &&
-		    sim_case_stop(i) && sim_case_slow_log(i))
+		    sim_case_stop(i) && sim_case_slow_log(i) && sim_case_evacuate(i) &&
+		    sim_case_rebuild(i))
 			continue;
 		printf("directed, seed %llu: %s\n", (unsigned long long)i, sim.failure);
 		return 1;
