@@ -472,6 +472,7 @@ static void on_tick(struct timer *t)
 	timer_set(t, TICK_US);
 	if (!a->ops)
 		return;
+	admin_report(a);
 	r = xcalloc(1, sizeof(*r));
 	facts_health(a, r);
 	free(r);
@@ -548,6 +549,7 @@ void admin_destroy(struct admin *a)
 	list_for_each_safe(q, next, &a->requests, link) request_free(q);
 	timer_fini(&a->tick);
 	facts_free(a);
+	free(a->report);
 	http_destroy(a->http);
 	free(a);
 }

@@ -56,6 +56,7 @@ struct facts_waiter {
 };
 
 struct gather;
+struct report;
 
 /* When a job last moved, as seen from here. */
 struct job_memory {
@@ -77,6 +78,7 @@ struct admin {
 	struct list facts_waiters;
 	struct health_memory memory;
 	struct job_memory jobs[STATE_JOBS];
+	struct report *report; /* admin_report.c */
 	struct timer tick;
 };
 
@@ -123,6 +125,9 @@ struct ledger_sum {
 void ledger_sum_add(struct ledger_sum *s, const struct json *row);
 struct json *ledger_sum_to_json(const struct ledger_sum *s);
 struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume); /* over known groups */
+
+/* ---- This node's groups, to the cluster (admin_report.c) ---- */
+void admin_report(struct admin *a);
 
 /* ---- Jobs (admin_job.c) ---- */
 /* What is to be moved, as seen from here; malloc'ed. */

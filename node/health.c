@@ -646,3 +646,15 @@ void health_remember(struct health_memory *m, struct health_report *r, uint64_t 
 	}
 	*m = next;
 }
+
+/* A step is 5 %. It moves when it is off by more than one, so that it does not flutter; full is
+ * told at once, since then nothing more may be placed there. */
+uint8_t health_free_steps(uint64_t used_bytes, uint64_t free_bytes, uint8_t now)
+{
+	double exact = used_bytes + free_bytes
+			       ? 20.0 * (double)free_bytes / (double)(used_bytes + free_bytes)
+			       : 0;
+	uint8_t steps = (uint8_t)exact;
+
+	return !steps == !now && exact < now + 1.5 && exact > now - 0.5 ? now : steps;
+}

@@ -86,3 +86,6 @@ struct health_memory {
 	} seen[HEALTH_ITEMS_MAX];
 };
 void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms);
+
+/* Free space of a disk group in steps of 5 %, as the cluster is told it; `now`: as it was told last. */
+uint8_t health_free_steps(uint64_t used_bytes, uint64_t free_bytes, uint8_t now);

@@ -371,3 +371,16 @@ TEST(health, missing_copies_say_until_when_or_why_not)
 	EXPECT(strstr(must(&w, "JOB_STUCK")->command, "ashlar job show 4"));
 	world_fini(&w);
 }
+
+TEST(health, free_space_is_told_in_steps_that_do_not_flutter)
+{
+	EXPECT_EQ(health_free_steps(0, 1000, 20), 20);
+	EXPECT_EQ(health_free_steps(20, 980, 20), 20); /* 19.6: near enough */
+	EXPECT_EQ(health_free_steps(100, 900, 20), 18);
+	EXPECT_EQ(health_free_steps(60, 940, 18), 18); /* 18.8 */
+	EXPECT_EQ(health_free_steps(20, 980, 18), 19); /* 19.6 */
+	EXPECT_EQ(health_free_steps(500, 500, 11), 10);
+	EXPECT_EQ(health_free_steps(960, 40, 1), 0); /* full is told at once */
+	EXPECT_EQ(health_free_steps(940, 60, 0), 1);
+	EXPECT_EQ(health_free_steps(0, 0, 20), 0);
+}
