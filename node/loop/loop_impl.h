@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a loop, shared by loop.c and ring.c. */
+/* Inside of a loop, shared by loop.c, ring.c and gather.c. */
 #pragma once
 
 #include <event2/event.h>
@@ -36,3 +36,4 @@ int ring_start(struct loop *l, unsigned entries);
 void ring_stop(struct loop *l);
 void ring_submit(struct loop *l);
 bool ring_reap(struct loop *l); /* true if it resumed anything */
+bool io_in_memory(int fd); /* a read of it is a copy; any thread */

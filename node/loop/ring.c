@@ -112,7 +112,7 @@ void io_file_closed(int fd)
 		atomic_store(&fd_in_memory[fd], false);
 }
 
-static bool in_memory(int fd)
+bool io_in_memory(int fd)
 {
 	return fd < FDS_MAX && atomic_load_explicit(&fd_in_memory[fd], memory_order_relaxed);
 }
@@ -145,7 +145,7 @@ static int io_start(struct loop *l, struct io *io, struct wait *w)
 	io->loop = l;
 	io->done = 0;
 	l->io_inflight++;
-	if (in_memory(io->fd))
+	if (io_in_memory(io->fd))
 		list_push_back(&l->io_memory, &io->link);
 	else if (!list_empty(&l->io_waiting) || !io_prepare(l, io))
 		list_push_back(&l->io_waiting, &io->link);
@@ -160,7 +160,7 @@ static void io_finish(struct loop *l, struct io *io, int rc)
 
 static void io_again(struct loop *l, struct io *io)
 {
-	list_push_back(in_memory(io->fd) ? &l->io_memory : &l->io_waiting, &io->link);
+	list_push_back(io_in_memory(io->fd) ? &l->io_memory : &l->io_waiting, &io->link);
 }
 
 static void io_complete(struct loop *l, struct io *io, int res)

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "node/loop/gather.h"
 #include "node/loop/loop.h"
 #include "node/loop/worker.h"
 #include "tests/lib/test.h"
@@ -192,6 +193,49 @@ TEST(io, files_in_memory_do_the_same)
 {
 	if (access("/dev/shm", W_OK) == 0)
 		io_round_trip("/dev/shm");
+}
+
+/* More at once than the ring takes, one of them past the end of the file. */
+static void gather_round_trip(const char *dir)
+{
+	static uint8_t data[IOS][4096], back[IOS][4096];
+	struct gather *g = gather_create(8);
+	struct gather_read r[IOS];
+	char path[4200];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/ashlar-test-gather", dir);
+	fd = open(path, O_RDWR | O_CREAT, 0600);
+	EXPECT(fd >= 0);
+	unlink(path);
+	io_file_opened(fd);
+	for (int i = 0; i < IOS; i++)
+		memset(data[i], i + 1, sizeof(data[i]));
+	EXPECT_EQ(pwrite(fd, data, sizeof(data), 0), (ssize_t)sizeof(data));
+	for (int i = 0; i < IOS; i++)
+		r[i] = (struct gather_read){fd, back[i], sizeof(back[i]), (uint64_t)i * 4096, 1};
+	r[1].off = (uint64_t)IOS * 4096 - 100; /* short, then the end */
+	gather_run(g, r, IOS);
+	for (int i = 0; i < IOS; i++) {
+		EXPECT_EQ(r[i].rc, i == 1 ? -ENODATA : 0);
+		if (i != 1)
+			EXPECT_MEM(back[i], data[i], sizeof(data[i]));
+	}
+	r[0].fd = -1;
+	gather_run(g, r, 3);
+	EXPECT_EQ(r[0].rc, -EBADF);
+	EXPECT_EQ(r[2].rc, 0);
+	gather_run(g, r, 0);
+	gather_destroy(g);
+	io_file_closed(fd);
+	close(fd);
+}
+
+TEST(gather, reads_side_by_side_all_come_back)
+{
+	gather_round_trip(test_dir());
+	if (access("/dev/shm", W_OK) == 0)
+		gather_round_trip("/dev/shm");
 }
 
 static int pair[2];

@@ -24,7 +24,7 @@ CTL_MAY = re.compile(r"(node/base/.*|net/ca\.h|client/.*)$")
 
 DOORS = [  # (header pattern, files that may include it)
     (r"event2?/.*|evhttp\.h|event\.h", r"node/loop/(loop|ring|loop_impl)\.[ch]|node/http[a-z_]*\.[ch]"),
-    (r"liburing.*", r"node/loop/(loop_impl\.h|ring\.c)"),
+    (r"liburing.*", r"node/loop/(loop_impl\.h|ring\.c|gather\.c)"),
     (r"xxhash.*|xxh3.*", r"node/base/hash\.c"),
     (r"jansson.*", r"node/base/json\.c"),
     (r"cyaml/.*", r"node/config[a-z_]*\.c"),
