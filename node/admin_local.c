@@ -80,6 +80,8 @@ static const struct field store_fields[] = {
 	F(store_stats, destaged_blocks),
 	F(store_stats, gc_blocks),
 	F(store_stats, device_written_bytes),
+	F(store_stats, data_written_bytes),
+	F(store_stats, moved_bytes),
 	F(store_stats, device_read_bytes),
 	F(store_stats, page_cache_hits),
 	F(store_stats, page_cache_misses),

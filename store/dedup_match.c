@@ -31,10 +31,8 @@ static struct payload *local_find(struct round *r, struct fp128 fp, uint32_t **s
 
 static bool local_equal(struct round *r, const struct payload *q, const uint8_t *data)
 {
-	unsigned i = (unsigned)(q - r->payload);
-
-	if (i >= r->chunk && i < r->chunk + r->chunk_count)
-		return !memcmp(r->t->arena + (size_t)q->slot * BLOCK_SIZE, data, BLOCK_SIZE);
+	if (q->data)
+		return !memcmp(q->data, data, BLOCK_SIZE);
 	return !device_pread(q->block->log_device, r->scratch, BLOCK_SIZE, q->block->log_off) &&
 	       !memcmp(r->scratch, data, BLOCK_SIZE);
 }
@@ -174,8 +172,9 @@ static int match_place(struct round *r, struct payload *p, const uint8_t *data, 
 	return refer(r, p, s);
 }
 
-int dedup_match(struct round *r, struct payload *p, const uint8_t *data)
+int dedup_match(struct round *r, struct payload *p)
 {
+	const uint8_t *data = p->data;
 	uint32_t *slot = NULL;
 	struct payload *q = local_find(r, p->fp, &slot);
 	uint64_t hint[8];

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "store/codec.h"
-#include "store/destage.h"
+#include "store/prepare.h"
 
 #define BYPASS_BEGIN FILL_FULL
 #define BYPASS_END   5000u /* permyriad of the log */
@@ -173,57 +173,6 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 /* ---- Payload -----------------------------------------------------------------------------------
  */
 
-static int payload_cmp(const void *a, const void *b)
-{
-	const struct destage_block *x = (*(struct payload *const *)a)->block;
-	const struct destage_block *y = (*(struct payload *const *)b)->block;
-
-	if (x->log_device != y->log_device)
-		return x->log_device < y->log_device ? -1 : 1;
-	return x->log_off < y->log_off ? -1 : x->log_off > y->log_off;
-}
-
-/* n ≤ ARENA_BLOCKS of them into the arena, in as few reads as their places allow. */
-static int payload_read(struct tier *t, struct payload *p, unsigned n)
-{
-	struct payload *sorted[ARENA_BLOCKS];
-
-	for (unsigned i = 0; i < n; i++)
-		sorted[i] = &p[i];
-	qsort(sorted, n, sizeof(*sorted), payload_cmp);
-	for (unsigned i = 0, run; i < n; i += run) {
-		struct destage_block *first = sorted[i]->block;
-		uint8_t *mem = t->arena + (size_t)i * BLOCK_SIZE;
-		int rc;
-
-		for (run = 1; i + run < n && run < UNIT_MAX / BLOCK_SIZE; run++) {
-			struct destage_block *b = sorted[i + run]->block;
-
-			if (b->log_device != first->log_device ||
-			    b->log_off != first->log_off + (uint64_t)run * BLOCK_SIZE)
-				break;
-		}
-		for (unsigned k = 0; k < run; k++)
-			sorted[i + k]->slot = i + k;
-		rc = device_pread(first->log_device, mem, (size_t)run * BLOCK_SIZE, first->log_off);
-		if (!rc)
-			continue;
-		atomic_fetch_add(&t->io_errors, 1);
-		for (unsigned k = 0; k < run; k++) {
-			struct destage_block *b = sorted[i + k]->block;
-
-			if (device_pread(b->log_device, mem + (size_t)k * BLOCK_SIZE, BLOCK_SIZE,
-					 b->log_off))
-				sorted[i + k]->unread = true;
-		}
-		/* A block that cannot be read is damage; a log that cannot be read is not for us.
-		 */
-		if (first->log_device->failed)
-			return -ERR_LOG_LOST;
-	}
-	return 0;
-}
-
 /* The entry is about to get what becomes of the block. */
 static void payload_begin(struct tier *t, struct payload *p)
 {
@@ -250,7 +199,7 @@ static void payload_bad(struct tier *t, struct round *r, struct payload *p, uint
 }
 
 static int payload_append(struct tier *t, struct round *r, struct payload *p,
-			  enum segment_stream stream, const uint8_t *data)
+			  enum segment_stream stream)
 {
 	struct map_entry *e = &p->w->page->entry[p->block->index];
 	uint8_t packed[CODEC_UNITS_MAX * CODEC_UNIT];
@@ -259,7 +208,9 @@ static int payload_append(struct tier *t, struct round *r, struct payload *p,
 			       .version = p->w->page->version,
 			       .block = p->w->index * PAGE_BLOCKS + p->block->index,
 			       .fp = p->fp};
-	unsigned units = p->compression && !r->bypass ? codec_compress(data, packed) : 0;
+	bool pack = p->compression && !r->bypass;
+	unsigned units = !pack ? 0 : p->compressed ? p->units : codec_compress(p->data, packed);
+	const uint8_t *data = !units ? p->data : p->compressed ? p->packed : packed;
 
 	if (p->again && !units)
 		return 0; /* it stays where it is */
@@ -267,8 +218,7 @@ static int payload_append(struct tier *t, struct round *r, struct payload *p,
 	p->units = (uint8_t)(units ? units : 64);
 	p->stored = true;
 	txn_entry_set(t, p->w, p->block->index, units ? MAP_LZ4 : MAP_RAW, p->units);
-	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, units ? packed : data,
-			      p->units, e);
+	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, data, p->units, e);
 }
 
 /* Stored raw though the policy says otherwise: for later. */
@@ -284,17 +234,13 @@ static void mark_reduce_later(struct tier *t, struct work_page *w)
 static int payload_store(struct tier *t, struct round *r, struct payload *p,
 			 enum segment_stream stream, uint64_t *damaged)
 {
-	const uint8_t *data = t->arena + (size_t)p->slot * BLOCK_SIZE;
-	static const uint8_t zeros[BLOCK_SIZE];
 	int rc;
 
-	if (!p->unread)
-		p->fp = hash_block(data);
-	if (p->unread || p->fp.lo != p->block->fp64) {
+	if (p->bad) {
 		payload_bad(t, r, p, damaged);
 		return 0;
 	}
-	if (p->fp.lo == hash_zero_block().lo && !memcmp(data, zeros, BLOCK_SIZE)) {
+	if (p->zero) {
 		payload_begin(t, p);
 		p->w->page->entry[p->block->index].word = MAP_ZERO;
 		txn_entry_set(t, p->w, p->block->index, MAP_ZERO, 1);
@@ -303,24 +249,26 @@ static int payload_store(struct tier *t, struct round *r, struct payload *p,
 	if (r->bypass && (p->dedup || p->compression))
 		mark_reduce_later(t, p->w);
 	if (p->dedup && !r->bypass) {
-		rc = dedup_match(r, p, data);
+		rc = dedup_match(r, p);
 		if (rc)
 			return MIN(rc, 0);
 	}
-	return payload_append(t, r, p, stream, data);
+	return payload_append(t, r, p, stream);
 }
 
 int round_payload(struct tier *t, struct round *r, enum segment_stream stream, uint64_t *damaged)
 {
-	int rc = 0;
+	struct payload *p;
+	int n, rc = 0;
 
 	dedup_round(t);
-	for (r->chunk = 0; r->chunk < r->payload_count && !rc; r->chunk += ARENA_BLOCKS) {
-		r->chunk_count = MIN(r->payload_count - r->chunk, ARENA_BLOCKS);
-		rc = payload_read(t, &r->payload[r->chunk], r->chunk_count);
-		for (unsigned k = 0; k < r->chunk_count && !rc; k++)
-			rc = payload_store(t, r, &r->payload[r->chunk + k], stream, damaged);
+	prepare_begin(t->prepare, r->payload, r->payload_count, !r->bypass);
+	while (!rc && (n = prepare_next(t->prepare, &p))) {
+		rc = MIN(n, 0);
+		for (int k = 0; k < n && !rc; k++)
+			rc = payload_store(t, r, &p[k], stream, damaged);
 	}
+	prepare_end(t->prepare);
 	if (!rc)
 		rc = segment_flush_unit(&t->seg, stream);
 	if (!rc)
@@ -466,4 +414,6 @@ void round_batches(struct tier *t, struct destage_batch **queue)
 		destager_batch_end(t, b, rc);
 	}
 	round_free(&r);
+	if (!rc)
+		gc_pay(t, r.payload_count);
 }

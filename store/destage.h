@@ -9,11 +9,14 @@
 struct payload {
 	struct destage_block *block;
 	struct work_page *w;
-	uint32_t gen, slot; /* slot in the arena */
-	bool compression, dedup, unread;
-	bool again;    /* it is stored already, in the entry: it moves only if it gets smaller */
-	bool stored;   /* appended in this round */
-	uint8_t units; /* of the stored form */
+	uint32_t gen;
+	bool compression, dedup;
+	bool again;  /* it is stored already, in the entry: it moves only if it gets smaller */
+	bool stored; /* appended in this round */
+	/* By prepare.c. data and packed: while its chunk is in memory. */
+	bool unread, bad, zero, compressed; /* compressed: it was tried; units 0: in vain */
+	uint8_t units;                      /* of the stored form */
+	uint8_t *data, *packed;
 	struct fp128 fp;
 	struct tshare *share;
 };
@@ -35,13 +38,12 @@ struct round {
 	bool found_bad; /* some block became damaged */
 	/* Dedup: payload by fingerprint (index + 1), and those that became shares. */
 	uint32_t *local, local_mask;
-	unsigned chunk, chunk_count; /* payload that is in the arena */
 	struct extra_page *extra;
 	unsigned extra_count;
 	uint8_t *scratch;
 };
 
-/* Reads, verifies, reduces and appends all payload; units are written at the end. */
+/* Stores all payload, as it is prepared; units are written at the end. */
 int round_payload(struct tier *t, struct round *r, enum segment_stream stream,
 		  uint64_t *damaged) MUST_USE;
 /* Rows of all changed pages, the commit, caches and shards. */
@@ -51,6 +53,6 @@ uint64_t page_hash(uint64_t object, uint32_t page);
 struct work_page *round_page(struct tier *t, uint64_t object, uint32_t page);
 
 /* dedup_match.c. 1: the entry refers to a share now; 0: it is the first; < 0: an error. */
-int dedup_match(struct round *r, struct payload *p, const uint8_t *data) MUST_USE;
+int dedup_match(struct round *r, struct payload *p) MUST_USE;
 void dedup_resolve(struct round *r); /* units are written: places of new shares */
 void dedup_hint(struct round *r);    /* the commit is durable */

@@ -353,9 +353,9 @@ static bool background_step(struct tier *t, bool urgent)
 	bool busy = delete_step(t);
 
 	grace_poll(t, false);
-	if (gc_wanted(t, urgent))
-		busy |= gc_step(t);
 	if (!urgent) {
+		if (gc_wanted(t))
+			busy |= gc_step(t);
 		busy |= dedup_rebuild_step(t);
 		busy |= reduce_step(t);
 	}
@@ -393,7 +393,7 @@ void *destager_main(void *arg)
 	bool busy = true; /* hints to fill, pages to reduce */
 
 	pthread_setname_np(pthread_self(), "destager");
-	pace_start(t);
+	pace_join(t);
 	for (;;) {
 		if (!busy && !batches && !atomic_load(&t->batches) && !atomic_load(&t->requests) &&
 		    !atomic_load(&t->stopping) && scrub_wait_us(t)) {

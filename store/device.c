@@ -17,6 +17,7 @@
 #include "node/base/bytes.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/loop/gather.h"
 
 /* BLKGETSIZE64. The headers that name it also define a BLOCK_SIZE of 1024, which must not get in
  * here. */
@@ -274,6 +275,21 @@ int device_pread(struct device *d, void *p, size_t n, uint64_t off)
 	if (bounce)
 		memcpy(p, bounce, n);
 	return 0;
+}
+
+void device_read_many(struct gather *g, struct device_read *reads, unsigned n)
+{
+	struct gather_read r[64];
+
+	for (unsigned i = 0, some; i < n; i += some) {
+		some = MIN(n - i, ARRAY_LEN(r));
+		for (unsigned k = 0; k < some; k++)
+			r[k] = (struct gather_read){reads[i + k].device->fd, reads[i + k].data,
+						    reads[i + k].len, reads[i + k].off, 0};
+		gather_run(g, r, some);
+		for (unsigned k = 0; k < some; k++)
+			reads[i + k].rc = r[k].rc;
+	}
 }
 
 int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off)

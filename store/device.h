@@ -54,4 +54,14 @@ void device_close(struct device *d);
 /* Blocking reads and writes for recovery and the destager thread; whole blocks. */
 int device_pread(struct device *d, void *p, size_t n, uint64_t off) MUST_USE;
 int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off) MUST_USE;
+/* Many reads side by side; aligned memory, whole blocks. All are done at the return. */
+struct device_read {
+	struct device *device;
+	void *data;
+	size_t len;
+	uint64_t off;
+	int rc; /* out */
+};
+struct gather;
+void device_read_many(struct gather *g, struct device_read *reads, unsigned n);
 int device_flush(struct device *d) MUST_USE; /* the first failure fails the device for good */

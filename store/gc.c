@@ -9,6 +9,8 @@
 
 #define WORK_MAX      (GC_STEP_BLOCKS + UNIT_ENTRIES_MAX)
 #define MAP_STEP_ROWS 4096u
+#define PAY_STEPS     8u /* between two rounds */
+#define PAY_LEAST     128u
 
 /* ---- Waiting for readers -----------------------------------------------------------------------
  */
@@ -54,14 +56,19 @@ void grace_poll(struct tier *t, bool wait)
 /* ---- Choosing ----------------------------------------------------------------------------------
  */
 
-bool gc_wanted(const struct tier *t, bool urgent)
+static uint32_t segments_avail(const struct tier *t)
 {
-	const struct segments *s = &t->seg;
-	uint32_t avail = s->free + s->freed_count + s->draining_count;
+	return t->seg.free + t->seg.freed_count + t->seg.draining_count;
+}
 
-	if (urgent)
-		return avail < MAX(s->total / 20, s->reserve + 1);
-	return avail < MAX(s->total / 10, s->reserve + 3);
+static uint32_t gc_begin(const struct tier *t)
+{
+	return MAX(t->seg.total / 10, t->seg.reserve + 3);
+}
+
+bool gc_wanted(const struct tier *t)
+{
+	return segments_avail(t) < gc_begin(t);
 }
 
 static bool victim_valid(struct tier *t)
@@ -267,15 +274,15 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 		       const struct unit_header *h, unsigned *moved)
 {
 	uint64_t start = segment_start(&t->seg, t->gc.victim);
-	uint8_t prefix[4], first[8];
+	uint8_t first[8], end[8];
 	const void *key, *value;
 	size_t key_len, len;
 	struct kv_iter *it;
 	int rc = 0, rc2;
 
-	put_be32(prefix, t->gc.victim);
 	sloc_key_encode(first, t->gc.victim, from / 64);
-	it = kv_iter_open(t->kv, KV_SLOC, prefix, sizeof(prefix), first, sizeof(first));
+	sloc_key_encode(end, t->gc.victim, to / 64);
+	it = kv_iter_range(t->kv, KV_SLOC, first, sizeof(first), end, sizeof(end));
 	while (!rc && t->gc.share_count < WORK_MAX &&
 	       kv_iter_next(it, &key, &key_len, &value, &len)) {
 		uint32_t at = key_len == 8 ? get_be32((const uint8_t *)key + 4) * 64 : to;
@@ -410,7 +417,7 @@ static int walk_map(struct tier *t, bool *end)
 	if (rc || moved) /* the map is walked once no share is left */
 		return rc;
 	*end = true;
-	it = kv_iter_open(t->kv, KV_MAP, NULL, 0, t->gc.key, sizeof(t->gc.key));
+	it = kv_iter_range(t->kv, KV_MAP, t->gc.key, sizeof(t->gc.key), NULL, 0);
 	p = xmalloc(sizeof(*p));
 	while (kv_iter_next(it, &key, &key_len, &value, &len)) {
 		struct work_page *w;
@@ -583,6 +590,32 @@ bool gc_step(struct tier *t)
 		log_warn("tier", "a garbage collection step failed", "segment=%u rc=%s",
 			 t->gc.victim, err_name(rc));
 	return !rc;
+}
+
+/* A segment of which u is live costs u / (1 - u) blocks moved for each block of room. The budget
+ * rises from nothing at gc_begin to twice that at 5 % free, so where space is written as fast as it
+ * can be it settles in between, and a round never has to wait for many steps at once. */
+void gc_pay(struct tier *t, unsigned blocks)
+{
+	uint32_t begin = gc_begin(t), full = MAX(t->seg.total / 20, t->seg.reserve + 1);
+	uint32_t avail = segments_avail(t);
+	double pressure, u;
+
+	if (avail >= begin || (!victim_valid(t) && !victim_pick(t))) {
+		t->gc.debt = 0;
+		return;
+	}
+	pressure = avail <= full ? 2 : 2.0 * (begin - avail) / (begin - full);
+	u = (double)segment_by_id(&t->seg, t->gc.victim)->live / (double)t->seg.segment_size;
+	t->gc.debt += (uint64_t)(pressure * blocks * (u / (1.05 - u))) + PAY_LEAST;
+	for (unsigned i = 0; i < PAY_STEPS && t->gc.debt; i++) {
+		uint64_t moved = atomic_load(&t->gc_blocks);
+
+		if (!gc_step(t))
+			return;
+		moved = MAX(atomic_load(&t->gc_blocks) - moved, PAY_LEAST);
+		t->gc.debt -= MIN(t->gc.debt, moved);
+	}
 }
 
 /* Before a round: collects until there is room, or nothing can be gained. */

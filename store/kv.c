@@ -8,9 +8,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "node/base/err.h"
@@ -19,6 +21,7 @@
 
 #define BLOCK_CACHE_BYTES   (32ull << 20)
 #define WRITE_BUFFERS_BYTES (32ull << 20)
+#define BLOCK_READS         rocksdb_block_read_count
 
 const char *const kv_cf_names[KV_CFS] = {"map", "region", "obj", "share", "sloc", "seg", "meta"};
 
@@ -28,16 +31,17 @@ struct kv {
 	rocksdb_cache_t *cache;
 	rocksdb_options_t *options, *cf_options[KV_CFS], *default_options;
 	rocksdb_column_family_handle_t *cf[KV_CFS], *default_cf;
-	rocksdb_readoptions_t *read, *scan;
+	rocksdb_readoptions_t *read;
 	rocksdb_writeoptions_t *write, *write_sync;
+	_Atomic uint64_t cpu_ns, gets, table_reads;
 };
 struct kv_batch {
 	rocksdb_writebatch_t *wb;
 };
 struct kv_iter {
 	rocksdb_iterator_t *it;
-	uint8_t prefix[32];
-	size_t prefix_len;
+	rocksdb_readoptions_t *options;
+	uint8_t end[KV_END_MAX]; /* the options refer to it */
 	bool started;
 };
 
@@ -55,6 +59,28 @@ static int kv_error(char *msg, const char *what)
 	log_error("kv", "database error", "call=%s rc=%s text=\"%s\"", what, err_name(rc), msg);
 	rocksdb_free(msg);
 	return rc;
+}
+
+static uint64_t thread_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Per call of many rows: what it costs to ask for is lost in it. */
+static void cpu_count(struct kv *kv, uint64_t since)
+{
+	atomic_fetch_add_explicit(&kv->cpu_ns, thread_ns() - since, memory_order_relaxed);
+}
+
+void kv_counts(const struct kv *kv, struct kv_counts *out)
+{
+	*out = (struct kv_counts){
+		.cpu_us = atomic_load_explicit(&kv->cpu_ns, memory_order_relaxed) / 1000,
+		.gets = atomic_load_explicit(&kv->gets, memory_order_relaxed),
+		.table_reads = atomic_load_explicit(&kv->table_reads, memory_order_relaxed)};
 }
 
 /* ---- Merge operator ----------------------------------------------------------------------------
@@ -189,9 +215,6 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 	kv->default_options = cf_options_make(kv, KV_META);
 	kv->read = rocksdb_readoptions_create();
 	rocksdb_readoptions_set_verify_checksums(kv->read, 1);
-	kv->scan = rocksdb_readoptions_create();
-	rocksdb_readoptions_set_verify_checksums(kv->scan, 1);
-	rocksdb_readoptions_set_fill_cache(kv->scan, 0);
 	kv->write = rocksdb_writeoptions_create();
 	kv->write_sync = rocksdb_writeoptions_create();
 	rocksdb_writeoptions_set_sync(kv->write_sync, 1);
@@ -263,7 +286,6 @@ void kv_close(struct kv *kv)
 	rocksdb_writeoptions_destroy(kv->write);
 	rocksdb_writeoptions_destroy(kv->write_sync);
 	rocksdb_readoptions_destroy(kv->read);
-	rocksdb_readoptions_destroy(kv->scan);
 	for (unsigned i = 0; i < KV_CFS; i++)
 		rocksdb_options_destroy(kv->cf_options[i]);
 	rocksdb_options_destroy(kv->default_options);
@@ -348,11 +370,19 @@ unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, con
 {
 	rocksdb_pinnableslice_t *values[KV_MULTI_MAX];
 	char *errs[KV_MULTI_MAX];
+	rocksdb_perfcontext_t *perf = rocksdb_perfcontext_create();
+	uint64_t since = thread_ns(), reads = rocksdb_perfcontext_metric(perf, BLOCK_READS);
 
 	CHECK(n <= KV_MULTI_MAX);
 	merge_operands = 0;
 	rocksdb_batched_multi_get_cf(kv->db, kv->read, kv->cf[cf], n, (const char *const *)keys,
 				     key_lens, values, errs, true);
+	cpu_count(kv, since);
+	atomic_fetch_add_explicit(&kv->gets, n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&kv->table_reads,
+				  rocksdb_perfcontext_metric(perf, BLOCK_READS) - reads,
+				  memory_order_relaxed);
+	rocksdb_perfcontext_destroy(perf);
 	for (unsigned i = 0; i < n; i++) {
 		size_t len = 0;
 		const char *data = values[i] ? rocksdb_pinnableslice_value(values[i], &len) : NULL;
@@ -369,20 +399,23 @@ unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, con
 	return merge_operands;
 }
 
-struct kv_iter *kv_iter_open(struct kv *kv, enum kv_cf cf, const void *prefix, size_t prefix_len,
-			     const void *start, size_t start_len)
+struct kv_iter *kv_iter_range(struct kv *kv, enum kv_cf cf, const void *start, size_t start_len,
+			      const void *end, size_t end_len)
 {
 	struct kv_iter *it = xcalloc(1, sizeof(*it));
 
-	CHECK(prefix_len <= sizeof(it->prefix));
-	it->it = rocksdb_create_iterator_cf(kv->db, kv->scan, kv->cf[cf]);
-	if (prefix_len)
-		memcpy(it->prefix, prefix, prefix_len);
-	it->prefix_len = prefix_len;
+	CHECK(end_len <= sizeof(it->end));
+	it->options = rocksdb_readoptions_create();
+	rocksdb_readoptions_set_verify_checksums(it->options, 1);
+	rocksdb_readoptions_set_fill_cache(it->options, 0);
+	if (end) {
+		memcpy(it->end, end, end_len);
+		rocksdb_readoptions_set_iterate_upper_bound(it->options, (const char *)it->end,
+							    end_len);
+	}
+	it->it = rocksdb_create_iterator_cf(kv->db, it->options, kv->cf[cf]);
 	if (start)
 		rocksdb_iter_seek(it->it, start, start_len);
-	else if (prefix_len)
-		rocksdb_iter_seek(it->it, (const char *)it->prefix, prefix_len);
 	else
 		rocksdb_iter_seek_to_first(it->it);
 	return it;
@@ -397,8 +430,6 @@ bool kv_iter_next(struct kv_iter *it, const void **key, size_t *key_len, const v
 	if (!rocksdb_iter_valid(it->it))
 		return false;
 	*key = rocksdb_iter_key(it->it, key_len);
-	if (*key_len < it->prefix_len || memcmp(*key, it->prefix, it->prefix_len))
-		return false;
 	*value = rocksdb_iter_value(it->it, value_len);
 	return true;
 }
@@ -411,6 +442,7 @@ int kv_iter_close(struct kv_iter *it)
 	rocksdb_iter_get_error(it->it, &err);
 	rc = kv_error(err, "iterate");
 	rocksdb_iter_destroy(it->it);
+	rocksdb_readoptions_destroy(it->options);
 	free(it);
 	return rc;
 }
@@ -459,9 +491,11 @@ void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const voi
 
 int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 {
+	uint64_t since = thread_ns();
 	char *err = NULL;
 
 	rocksdb_write(kv->db, sync ? kv->write_sync : kv->write, b->wb, &err);
+	cpu_count(kv, since);
 	return kv_error(err, "commit");
 }
 

@@ -36,10 +36,11 @@ unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, con
 		      void (*fn)(void *arg, unsigned i, int rc, const void *value, size_t len),
 		      void *arg);
 
-/* Rows whose key begins with the prefix (may be empty), ascending, from `start` on (NULL: the
- * first). */
-struct kv_iter *kv_iter_open(struct kv *kv, enum kv_cf cf, const void *prefix, size_t prefix_len,
-			     const void *start, size_t start_len);
+/* Rows from `start` on (NULL: the first) and below `end` (NULL: all), ascending. Say the end: the
+ * database walks over what was deleted up to the next row that lives, or up to there. */
+#define KV_END_MAX 32u
+struct kv_iter *kv_iter_range(struct kv *kv, enum kv_cf cf, const void *start, size_t start_len,
+			      const void *end, size_t end_len);
 /* false at the end or on an error; the memory is valid until the next call. */
 bool kv_iter_next(struct kv_iter *it, const void **key, size_t *key_len, const void **value,
 		  size_t *value_len);
@@ -58,4 +59,10 @@ void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const voi
 int kv_commit(struct kv *kv, struct kv_batch *b, bool sync) MUST_USE;
 
 uint64_t kv_used_bytes(struct kv *kv); /* estimate: tables and memtables */
+/* What callers spent in gets and commits, keys they asked for, blocks that were read from tables for
+ * these; any thread. */
+struct kv_counts {
+	uint64_t cpu_us, gets, table_reads;
+};
+void kv_counts(const struct kv *kv, struct kv_counts *out);
 bool kv_is_failing(struct kv *kv);     /* background errors or stopped writes */

@@ -468,15 +468,15 @@ static int unit_shares(struct tier *t, const uint8_t *unit, uint32_t from, uint3
 {
 	struct scrub *s = &t->scrub;
 	uint64_t start = segment_start(&t->seg, s->row.segment);
-	uint8_t prefix[4], first[8];
+	uint8_t first[8], end[8];
 	const void *key, *value;
 	size_t key_len, len;
 	struct kv_iter *it;
 	int rc = 0, rc2;
 
-	put_be32(prefix, s->row.segment);
 	sloc_key_encode(first, s->row.segment, from / 64);
-	it = kv_iter_open(t->kv, KV_SLOC, prefix, sizeof(prefix), first, sizeof(first));
+	sloc_key_encode(end, s->row.segment, to / 64);
+	it = kv_iter_range(t->kv, KV_SLOC, first, sizeof(first), end, sizeof(end));
 	while (!rc && kv_iter_next(it, &key, &key_len, &value, &len)) {
 		uint32_t at = key_len == 8 ? get_be32((const uint8_t *)key + 4) * 64 : to;
 		struct map_entry e;

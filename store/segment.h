@@ -115,7 +115,7 @@ struct segments {
 	unsigned unflushed;                 /* bit per device written since the last flush */
 	uint64_t header_kv_commit;          /* highest found in headers at open */
 	uint32_t header_incarnation;
-	uint64_t written_bytes;
+	uint64_t written_bytes[STREAMS]; /* units */
 	struct segment_space space;
 };
 

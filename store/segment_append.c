@@ -174,7 +174,7 @@ int segment_flush_unit(struct segments *s, enum segment_stream which)
 		return -ERR_DEVICE;
 	}
 	s->unflushed |= 1u << (d - s->dev);
-	s->written_bytes += bytes;
+	s->written_bytes[which] += bytes;
 	for (uint32_t i = 0; i < st->count; i++) {
 		struct pending *p = &st->pending[i];
 

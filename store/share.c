@@ -212,7 +212,7 @@ static void put_volumes(struct tier *t)
 
 int shares_load(struct tier *t)
 {
-	struct kv_iter *it = kv_iter_open(t->kv, KV_META, "v", 1, NULL, 0);
+	struct kv_iter *it = kv_iter_range(t->kv, KV_META, "v", 1, "w", 1);
 	const void *key, *value;
 	size_t key_len, len;
 	uint8_t next[16];

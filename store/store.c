@@ -604,7 +604,7 @@ void store_stats(struct store *s, struct store_stats *out)
 			s->seg_blocks * BLOCK_SIZE;
 	out->layout_bytes = out->raw_bytes - out->log_bytes - out->data_bytes;
 	out->log_unreduced_bytes = log_blocks(s) * BLOCK_SIZE;
-	out->objects = 0;
+	out->objects = out->destaged_blocks = 0; /* the shards count them */
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];
 

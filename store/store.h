@@ -291,6 +291,12 @@ struct store_stats {
 	uint32_t reduce_pending; /* 1: some of it is still to be looked at, when there is time */
 	uint32_t log_fill_permyriad; /* max(log used/limit, index used/budget), 0–10000 */
 	uint32_t destage_blocks_per_s;
+	/* device_written = log + data_written + moved. data_written: from the log to segments; moved: again,
+	 * by collecting and later reduction. Summaries are in both. */
+	uint64_t data_written_bytes, moved_bytes;
+	/* Of this store's threads in the database, its own threads not counted; rows they asked for by key,
+	 * and the reads of table blocks these took. data_reads: of capacity devices, for readers. */
+	uint64_t map_cpu_us, map_gets, map_table_reads, data_reads;
 	int failed; /* 0, or the code the group failed with */
 };
 void store_stats(struct store *s, struct store_stats *out); /* any thread */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "store/prepare.h"
 #include "store/tier_internal.h"
 
 /* ---- Loading -----------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ static int load_meta(struct tier *t)
 
 static int load_segments(struct tier *t)
 {
-	struct kv_iter *it = kv_iter_open(t->kv, KV_SEG, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(t->kv, KV_SEG, NULL, 0, NULL, 0);
 	const void *key, *value;
 	size_t key_len, len;
 	int rc = 0, rc2;
@@ -88,7 +89,7 @@ static int check_commit(struct tier *t)
 
 static int load_objects(struct tier *t)
 {
-	struct kv_iter *it = kv_iter_open(t->kv, KV_OBJ, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(t->kv, KV_OBJ, NULL, 0, NULL, 0);
 	const void *key, *value;
 	size_t key_len, len;
 	int rc = 0, rc2;
@@ -120,7 +121,7 @@ static int load_objects(struct tier *t)
 
 static int load_regions(struct tier *t)
 {
-	struct kv_iter *it = kv_iter_open(t->kv, KV_REGION, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(t->kv, KV_REGION, NULL, 0, NULL, 0);
 	const void *key, *value;
 	size_t key_len, len;
 	int rc = 0, rc2;
@@ -219,8 +220,10 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->shard_count = cfg->shards;
 	t->page_cache_bytes = cfg->page_cache_bytes;
 	t->block_cache_bytes = cfg->block_cache_bytes;
+	t->prepare_threads = cfg->destage_threads ? cfg->destage_threads - 1 : PREPARE_BY_CORES;
 	sem_init(&t->more_work, 0, 0);
 	pthread_mutex_init(&t->lock, NULL);
+	pthread_mutex_init(&t->pace.lock, NULL);
 	pthread_mutex_init(&t->commit_lock, NULL);
 	pthread_cond_init(&t->more, NULL);
 	hmap_init(&t->objects);
@@ -268,7 +271,6 @@ void tier_close(struct tier *t)
 		free(t->chunk_dirty[d]);
 	kv_batch_destroy(t->batch);
 	kv_close(t->kv);
-	free(t->arena);
 	free(t->dirty_regions);
 	free(t->dirty_objects);
 	free(t->gc.window);
@@ -278,6 +280,7 @@ void tier_close(struct tier *t)
 	free(t->gc.shares);
 	sem_destroy(&t->more_work);
 	pthread_mutex_destroy(&t->lock);
+	pthread_mutex_destroy(&t->pace.lock);
 	pthread_mutex_destroy(&t->commit_lock);
 	pthread_cond_destroy(&t->more);
 	free(t);
@@ -288,7 +291,7 @@ int tier_start(struct tier *t, struct loop *const *loops, unsigned shards)
 	int rc;
 
 	CHECK(shards == t->shard_count && !t->started);
-	t->arena = xalloc_aligned(BLOCK_SIZE, (size_t)ARENA_BLOCKS * BLOCK_SIZE);
+	t->prepare = prepare_create(t, t->prepare_threads);
 	t->pool = worker_pool_create("map", 2, 0);
 	for (unsigned i = 0; i < shards; i++)
 		shard_start(&t->shards[i], loops[i]);
@@ -306,15 +309,14 @@ void tier_stop(struct tier *t)
 {
 	if (!t->started)
 		return;
-	atomic_fetch_add(&t->requests_open,
-			 1); /* it ends at full speed, and is not paced any more */
-	pace_apply(t);
-	atomic_store(&t->pace_tid, 0);
+	pace_stop(t);
 	atomic_store(&t->stopping, true);
 	sem_post(&t->more_work);
 	if (t->thread_running)
 		pthread_join(t->thread, NULL);
 	t->thread_running = false;
+	prepare_destroy(t->prepare);
+	t->prepare = NULL;
 	for (unsigned i = 0; i < t->shard_count; i++) {
 		t->shards[i].stop.fn = shard_stop_post;
 		loop_post(t->shards[i].loop, &t->shards[i].stop);
@@ -417,6 +419,7 @@ uint64_t tier_free_bytes(const struct tier *t)
 void tier_stats(const struct tier *t, struct store_stats *out)
 {
 	struct store_ledger l;
+	struct kv_counts kv;
 
 	out->data_bytes = (uint64_t)t->seg.total * t->seg.segment_size;
 	out->data_free_bytes = tier_free_bytes(t);
@@ -446,14 +449,22 @@ void tier_stats(const struct tier *t, struct store_stats *out)
 	out->objects = atomic_load(&t->objects_n);
 	out->destaged_blocks = atomic_load(&t->destaged_blocks);
 	out->gc_blocks = atomic_load(&t->gc_blocks);
-	out->device_written_bytes = atomic_load(&t->written_bytes);
+	out->data_written_bytes = atomic_load(&t->written_bytes);
+	out->moved_bytes = atomic_load(&t->moved_bytes);
+	out->device_written_bytes = out->data_written_bytes + out->moved_bytes;
+	kv_counts(t->kv, &kv);
+	out->map_cpu_us = kv.cpu_us;
+	out->map_gets = kv.gets;
+	out->map_table_reads = kv.table_reads;
 	out->corrupt_blocks = atomic_load(&t->corrupt_blocks);
 	out->io_errors = atomic_load(&t->io_errors);
-	out->device_read_bytes = out->page_cache_hits = out->page_cache_misses = 0;
+	out->data_reads = out->device_read_bytes = out->page_cache_hits = out->page_cache_misses =
+		0;
 	for (unsigned i = 0; i < t->shard_count; i++) {
 		out->page_cache_hits += atomic_load(&t->shards[i].hits);
 		out->page_cache_misses += atomic_load(&t->shards[i].misses);
 		out->device_read_bytes += atomic_load(&t->shards[i].read_bytes);
+		out->data_reads += atomic_load(&t->shards[i].reads);
 	}
 	if (atomic_load(&t->failed))
 		out->failed = atomic_load(&t->failed);

@@ -23,6 +23,7 @@ struct tier_config {
 	unsigned shards;
 	uint64_t page_cache_bytes, block_cache_bytes;
 	uint64_t dedup_hint_bytes; /* at most; 0: the default (dedup.h) */
+	unsigned destage_threads;  /* per group, the destager among them; 0: by the cores (prepare.h) */
 	/* Highest map commit number that any log batch or header names: a database below it has
 	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;

@@ -493,7 +493,8 @@ static bool put_segments(struct tier *t, uint64_t commit)
 void txn_publish(struct tier *t)
 {
 	atomic_store(&t->live_bytes, t->seg.live);
-	atomic_store(&t->written_bytes, t->seg.written_bytes);
+	atomic_store(&t->written_bytes, t->seg.written_bytes[STREAM_HOT]);
+	atomic_store(&t->moved_bytes, t->seg.written_bytes[STREAM_GC]);
 	volumes_publish(t, atomic_load(&t->commit));
 }
 

@@ -173,7 +173,7 @@ int tier_inspect_metadata(const char *dir, bool verbose)
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < KV_CFS; i++) {
-		struct kv_iter *it = kv_iter_open(kv, order[i], NULL, 0, NULL, 0);
+		struct kv_iter *it = kv_iter_range(kv, order[i], NULL, 0, NULL, 0);
 		const void *key, *value;
 		size_t key_len, len;
 		uint64_t rows = 0, bad = 0;

@@ -18,9 +18,10 @@
 #include "store/page_cache.h"
 #include "store/segment.h"
 #include "store/share.h"
+#include "store/tier_pace.h"
 
 #define ROUND_BLOCKS        8192u /* payload blocks of one commit, unless one batch has more */
-#define ARENA_BLOCKS        1024u /* payload read at once */
+#define GATHER_DEPTH        64u   /* reads of one thread at a time */
 #define GC_STEP_BLOCKS      1024u
 #define DELETE_STEP_PAGES   256u
 #define OPERAND_ENTRIES_MAX 8u
@@ -81,6 +82,8 @@ struct region_ref {
 
 struct tier_request; /* destager.c */
 
+struct prepare;
+
 struct gc_state {
 	bool active, walk_map;
 	uint32_t victim, pos, window_pos, window_len;
@@ -97,6 +100,7 @@ struct gc_state {
 	uint64_t *shares; /* that moved in this step: WORK_MAX */
 	uint32_t moved_count, share_count;
 	bool found_bad; /* in this step */
+	uint64_t debt; /* blocks that are to be moved */
 };
 
 struct tier {
@@ -125,9 +129,7 @@ struct tier {
 	/* Pacing. */
 	_Atomic unsigned requests_open, hurry; /* hurry: shards that want it */
 	_Atomic uint32_t oldest_s;             /* when the oldest batch was queued; 0: none */
-	_Atomic pid_t pace_tid;                /* 0: no right to pace it */
-	_Atomic int pace_level;
-	atomic_flag pace_busy;
+	struct pace pace;
 
 	/* Destager. */
 	struct hmap objects; /* tobj by id */
@@ -140,7 +142,8 @@ struct tier {
 	size_t dirty_region_count, dirty_region_cap, dirty_object_count, dirty_object_cap;
 	uint64_t delta_first; /* oldest commit with a segment delta in the database */
 	bool *chunk_dirty[GROUP_DEVICES_MAX];
-	uint8_t *arena;
+	struct prepare *prepare;
+	uint32_t prepare_threads; /* as configured */
 	struct gc_state gc;
 	struct shares shares;
 	struct dedup dedup;
@@ -163,7 +166,7 @@ struct tier {
 	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, destaged_blocks, gc_blocks;
 	_Atomic uint64_t bypassed_blocks, reduced_blocks;
 	struct ledger_cell ledger;
-	_Atomic uint64_t written_bytes, corrupt_blocks, io_errors;
+	_Atomic uint64_t written_bytes, moved_bytes, corrupt_blocks, io_errors;
 	_Atomic int failed;
 };
 
@@ -212,20 +215,14 @@ void round_batches(struct tier *t, struct destage_batch **queue);
 /* destager.c */
 void *destager_main(void *arg);
 void destager_batch_end(struct tier *t, struct destage_batch *b, int rc);
-/* tier_pace.c. A level is a nice value, or PACE_IDLE. */
-#define PACE_IDLE  20
-#define FILL_SHARE 3000u /* permyriad of the log: below, what can wait for idle CPU does */
-#define FILL_FULL  6000u
-void pace_start(struct tier *t);
-void pace_apply(struct tier *t);
-int pace_level(uint32_t fill_permyriad, bool aged, bool awaited);
-uint32_t pace_fill(const struct tier *t);
 /* destager.c. On a shard: a read met something bad; it is looked at again, and marked. */
 void tier_suspect(struct tier *t, unsigned shard, uint64_t object, uint32_t page, uint64_t blocks);
 /* gc.c. Destager. */
-bool gc_wanted(const struct tier *t, bool urgent);
+bool gc_wanted(const struct tier *t);
 bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
 bool gc_choose(struct tier *t, uint32_t segment); /* the next victim; false: not a sealed one */
+/* After `blocks` were stored: moves as many as free space asks for, within a budget. */
+void gc_pay(struct tier *t, unsigned blocks);
 bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks);
 void grace_poll(struct tier *t, bool wait);
 /* After a commit: shards forget what they have of pages and shares whose places changed. */
@@ -289,8 +286,9 @@ struct tier_shard {
 	struct post stop;
 	_Atomic bool drained;
 	_Atomic uint32_t readers[2];
-	_Atomic uint64_t hits, misses, read_bytes;
-	_Atomic uint32_t fill; /* of the log, permyriad */
+	_Atomic uint64_t hits, misses, reads, read_bytes;
+	_Atomic uint32_t fill;     /* of the log, permyriad */
+	_Atomic uint32_t lookup_s; /* second of the newest lookup in the database; 0: none */
 	bool hurry;
 };
 

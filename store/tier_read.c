@@ -8,6 +8,8 @@
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
+#define STREAM_BLOCKS 8u /* from here on a read is a stream */
+
 struct read_run {
 	struct io io;
 	struct wait wait;
@@ -49,6 +51,13 @@ static uint64_t range_mask(const struct tier_read *op)
 static uint8_t *dest_of(const struct tier_read *op, unsigned block)
 {
 	return op->dest + (size_t)(block - op->first) * BLOCK_SIZE;
+}
+
+/* A stream's blocks are not asked for again soon: it passes the block cache by, which spares it the
+ * copies and keeps what others use. */
+static bool is_stream(const struct tier_read *op)
+{
+	return op->count >= STREAM_BLOCKS;
 }
 
 /* ---- Readers' references -----------------------------------------------------------------------
@@ -192,8 +201,9 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 		case MAP_RAW:
 		case MAP_LZ4:
 		case MAP_SHARE:
-			c = entry_place(s, &map->entry[i], &at) ? block_cache_get(&s->blocks, &at)
-								: NULL;
+			c = !is_stream(op) && entry_place(s, &map->entry[i], &at)
+				    ? block_cache_get(&s->blocks, &at)
+				    : NULL;
 			if (!c || c->fp.lo != map->entry[i].fp64) {
 				todo |= 1ull << i;
 				continue;
@@ -277,6 +287,7 @@ static void runs_start(struct read_op *r)
 		}
 		r->pending++;
 		atomic_fetch_add_explicit(&r->s->read_bytes, run->len, memory_order_relaxed);
+		atomic_fetch_add_explicit(&r->s->reads, 1, memory_order_relaxed);
 		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off,
 				  &run->wait);
 		if (run->rc != PENDING)
@@ -332,7 +343,8 @@ static bool block_verify(struct read_op *r, struct read_run *run, unsigned i)
 		return false;
 	if (r->op->fps)
 		r->op->fps[i - r->op->first] = fp;
-	block_cache_put(&r->s->blocks, e, dest, fp);
+	if (!is_stream(r->op))
+		block_cache_put(&r->s->blocks, e, dest, fp);
 	return true;
 }
 

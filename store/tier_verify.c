@@ -138,7 +138,7 @@ static void recount_place(struct recount *r, const struct map_entry *e, uint64_t
 
 static int recount_pages(struct recount *r)
 {
-	struct kv_iter *it = kv_iter_open(r->t->kv, KV_MAP, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(r->t->kv, KV_MAP, NULL, 0, NULL, 0);
 	const void *key, *value;
 	size_t key_len, len;
 
@@ -206,7 +206,7 @@ static void recount_share(struct recount *r, uint64_t id, const struct share_row
 
 static int recount_shares(struct recount *r)
 {
-	struct kv_iter *it = kv_iter_open(r->t->kv, KV_SHARE, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(r->t->kv, KV_SHARE, NULL, 0, NULL, 0);
 	uint64_t placed = 0, keys = 0;
 	const void *key, *value;
 	size_t key_len, len;
@@ -228,7 +228,7 @@ static int recount_shares(struct recount *r)
 	rc = kv_iter_close(it);
 	if (rc)
 		return rc;
-	it = kv_iter_open(r->t->kv, KV_SLOC, NULL, 0, NULL, 0);
+	it = kv_iter_range(r->t->kv, KV_SLOC, NULL, 0, NULL, 0);
 	while (kv_iter_next(it, &key, &key_len, &value, &len))
 		keys++;
 	/* Each placed share was found by its key: as many keys, so no other ones. */

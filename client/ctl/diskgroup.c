@@ -176,6 +176,19 @@ static void print_caches(const struct json *s)
 		       json_bool(s, "reduce_pending", false) ? "; not through yet" : "");
 }
 
+/* What the devices took for each byte that was written to this group's replicas since it started. */
+static void print_written(const struct json *stats)
+{
+	double user = (double)json_u64(stats, "appended_blocks", 0) * 4096;
+	double all = (double)json_u64(stats, "device_written_bytes", 0);
+	double data = (double)json_u64(stats, "data_written_bytes", 0);
+	double moved = (double)json_u64(stats, "moved_bytes", 0);
+
+	if (user > 0)
+		printf("written     %.2f bytes per byte: write log %.2f, destaged %.2f, moved %.2f\n",
+		       all / user, (all - data - moved) / user, data / user, moved / user);
+}
+
 static void print_group(const struct json *g)
 {
 	static const struct column rows[] = {
@@ -210,6 +223,7 @@ static void print_group(const struct json *g)
 	       (double)json_u64(stats, "log_fill_permyriad", 0) / 100);
 	printf("%s not yet reduced\n", bytes_text(json_u64(stats, "log_unreduced_bytes", 0), a));
 	printf("metadata    %s\n", bytes_text(json_u64(stats, "metadata_used_bytes", 0), a));
+	print_written(stats);
 	print_caches(stats);
 	printf("replicas    of %" PRIu64 " objects\n", json_u64(stats, "objects", 0));
 	printf("errors      %" PRIu64 " corrupt blocks met, %" PRIu64 " I/O errors\n",

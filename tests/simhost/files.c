@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "node/loop/gather.h"
 #include "tests/simhost/impl.h"
 
 #define FD_FIRST (1 << 20)
@@ -217,4 +218,24 @@ int __wrap_fdatasync(int fd)
 int __wrap_fsync(int fd)
 {
 	return vfd_find(fd) ? __wrap_fdatasync(fd) : __real_fsync(fd);
+}
+
+/* ---- node/loop/gather.h: one read after the other ---------------------------------------------- */
+
+struct gather *gather_create(unsigned depth)
+{
+	return NULL;
+}
+
+void gather_destroy(struct gather *g)
+{
+}
+
+void gather_run(struct gather *g, struct gather_read *reads, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		ssize_t got = pread(reads[i].fd, reads[i].data, reads[i].len, (off_t)reads[i].off);
+
+		reads[i].rc = got < 0 ? -errno : (size_t)got == reads[i].len ? 0 : -ENODATA;
+	}
 }

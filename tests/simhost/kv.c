@@ -512,19 +512,17 @@ unsigned kv_multi_get(struct kv *kv, enum kv_cf cf, const void *const *keys, con
 }
 
 /* A copy of the rows: what is committed later is not seen. */
-struct kv_iter *kv_iter_open(struct kv *kv, enum kv_cf cf, const void *prefix, size_t prefix_len,
-			     const void *start, size_t start_len)
+struct kv_iter *kv_iter_range(struct kv *kv, enum kv_cf cf, const void *start, size_t start_len,
+			      const void *last, size_t last_len)
 {
 	struct kv_iter *it = xcalloc(1, sizeof(*it));
 	struct table *t = &kv->db->tables[cf];
 	size_t i, end;
 
 	it->rc = db_io(VIO_DB_READ, kv->db->dir);
-	i = start ? table_find(t, start, start_len) : table_find(t, prefix, prefix_len);
-	for (end = i; end < t->count; end++)
-		if (t->rows[end].key.len < prefix_len ||
-		    (prefix_len && memcmp(t->rows[end].key.p, prefix, prefix_len)))
-			break;
+	i = start ? table_find(t, start, start_len) : 0;
+	end = last ? table_find(t, last, last_len) : t->count;
+	end = MAX(i, end);
 	if (it->rc)
 		end = i + (end - i) / 2;
 	it->rows = xcalloc((end - i) * 2 + 1, sizeof(*it->rows));
@@ -658,6 +656,11 @@ int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 	if (f == VFAULT_CUT_AFTER || f == VFAULT_KILL_AFTER)
 		vio_die(h, f);
 	return 0;
+}
+
+void kv_counts(const struct kv *kv, struct kv_counts *out)
+{
+	*out = (struct kv_counts){0};
 }
 
 uint64_t kv_used_bytes(struct kv *kv)

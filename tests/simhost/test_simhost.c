@@ -239,7 +239,7 @@ static void db_count_main(void *arg)
 	char value;
 
 	EXPECT_OK(kv_open(DB, false, &kv));
-	it = kv_iter_open(kv, KV_OBJ, NULL, 0, NULL, 0);
+	it = kv_iter_range(kv, KV_OBJ, NULL, 0, NULL, 0);
 	for (db_rows = 0; kv_iter_next(it, &k, &kl, &v, &vl);) {
 		EXPECT_EQ(*(const uint8_t *)k, ++db_rows);
 		EXPECT_OK(kv_get(kv, KV_META, k, kl, &value, 1, &len));

@@ -2,6 +2,7 @@
 /* Threads, mutexes, conditions, semaphores, clocks and random numbers of virtual processes: what
  * product code asks of libc comes here, by the linker's --wrap. Outside of a process it goes on
  * to libc. The state of an object lies in its own first bytes, all zero at first. */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -154,6 +155,19 @@ WRAP(int, pthread_mutex_lock, pthread_mutex_t *m)
 		CHECK(x->owner != fiber_current());
 		wait_on(m, "mutex");
 	}
+	x->owner = fiber_current();
+	return 0;
+}
+
+WRAP(int, pthread_mutex_trylock, pthread_mutex_t *m)
+{
+	struct mutex *x = (struct mutex *)m;
+
+	if (!fiber_current())
+		return __real_pthread_mutex_trylock(m);
+	fiber_crossing();
+	if (x->owner)
+		return EBUSY;
 	x->owner = fiber_current();
 	return 0;
 }

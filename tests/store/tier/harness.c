@@ -53,6 +53,7 @@ void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_
 	h->cfg.metadata_dir = h->meta;
 	h->cfg.group_incarnation = 3;
 	h->cfg.shards = shards;
+	h->cfg.destage_threads = 3;
 	h->cfg.page_cache_bytes = 256u << 10; /* small, so that lookups and evictions happen */
 	h->cfg.block_cache_bytes = 1u << 20;
 }

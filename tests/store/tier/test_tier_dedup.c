@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "store/codec.h"
+#include "store/prepare.h"
 
 static void start(struct harness *h, struct model *m, const char *name, unsigned size_mib)
 {
@@ -79,7 +80,7 @@ static bool row_get(struct harness *h, uint64_t id, struct share_row *row)
 
 static unsigned rows_in(struct harness *h, enum kv_cf cf)
 {
-	struct kv_iter *it = kv_iter_open(h->tier->kv, cf, NULL, 0, NULL, 0);
+	struct kv_iter *it = kv_iter_range(h->tier->kv, cf, NULL, 0, NULL, 0);
 	const void *key, *value;
 	size_t key_len, len;
 	unsigned n = 0;
@@ -230,6 +231,41 @@ TEST(dedup, equal_blocks_of_one_batch_are_stored_once)
 	EXPECT_EQ(before - tier_free_bytes(h.tier), 4 * BLOCK_SIZE);
 	EXPECT_EQ(rows_in(&h, KV_SHARE), 4);
 	end(&h, m);
+}
+
+/* More payload than the chunks of all threads hold at once, equal blocks far apart in it; with the
+ * destager alone it comes to the same. */
+static void many_chunks(const char *name, unsigned threads)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	struct h_batch *b;
+	uint64_t before;
+
+	start(&h, m, name, 32);
+	h_close(&h);
+	h.cfg.destage_threads = threads;
+	EXPECT_OK(h_open(&h));
+	EXPECT_EQ(prepare_threads(h.tier->prepare), threads - 1);
+	before = tier_free_bytes(h.tier);
+	h.compression = true;
+	b = h_batch_new(&h, m, 0);
+	for (unsigned k = 0; k < 44; k++) {
+		h_batch_open_page(b, k % H_OBJECTS, k / H_OBJECTS);
+		/* Odd seeds do not compress. */
+		for (unsigned i = 0; i < PAGE_BLOCKS; i++)
+			h_batch_block(b, i, 9001 + 2 * ((k * PAGE_BLOCKS + i) % 1100));
+	}
+	EXPECT(b->b.block_count > PREPARE_BLOCKS * (threads + 1));
+	EXPECT_OK(h_batch_run(b));
+	EXPECT_EQ(before - tier_free_bytes(h.tier), 1100 * BLOCK_SIZE);
+	end(&h, m);
+}
+
+TEST(dedup, several_threads_prepare_what_one_destager_stores)
+{
+	many_chunks("chunks1", 1);
+	many_chunks("chunks3", 3);
 }
 
 TEST(dedup, what_only_has_the_same_hint_or_fingerprint_half_is_not_shared)
