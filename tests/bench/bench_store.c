@@ -2,8 +2,10 @@
 /* Not a test: what the store alone costs, by policy. Blocks are half compressible and a third of
  * them duplicates. CPU is this process's own, all threads; a rate per core is its inverse. The
  * content is made beforehand, the fingerprint is the cluster's business: neither is counted. */
+#include <dirent.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "store/fifo_cache.h"
 #include "store/page_cache.h"
@@ -216,51 +218,130 @@ static void settle(struct bench *b)
 		       (unsigned long long)s.reduce_bypassed_blocks);
 }
 
-static void numbers(struct bench *b, const struct store_stats *before)
+/* CPU seconds of the database's own threads. */
+static double database_threads_s(void)
 {
-	struct store_stats s;
-	double user, map_tib;
+	double sum = 0;
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
 
-	store_stats(b->r.store, &s);
-	user = (double)(s.appended_blocks - before->appended_blocks) * BLOCK_SIZE;
-	printf("  device bytes written per byte appended: %.2f (log and data; blocks collected: "
-	       "%llu)\n",
-	       (double)(s.device_written_bytes - before->device_written_bytes) / user,
-	       (unsigned long long)(s.gc_blocks - before->gc_blocks));
+	while (d && (e = readdir(d))) {
+		char path[300], line[1024];
+		unsigned long user = 0, system = 0;
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/stat", e->d_name);
+		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+		if (!f)
+			continue;
+		if (fgets(line, sizeof(line), f) && strstr(line, "(rocksdb:") &&
+		    sscanf(strchr(line, ')') + 2,
+			   "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+			   &system) == 2)
+			sum += (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+		fclose(f);
+	}
+	if (d)
+		closedir(d);
+	return sum;
+}
+
+struct mark {
+	struct store_stats s;
+	double cpu, database;
+};
+
+static struct mark mark(struct bench *b)
+{
+	struct mark m = {.cpu = cpu_s(), .database = database_threads_s()};
+
+	store_stats(b->r.store, &m.s);
+	return m;
+}
+
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+/* Of the overwrites: what they cost beside themselves. */
+static void shares(const struct mark *from, const struct mark *to)
+{
+	double user = (double)(to->s.appended_blocks - from->s.appended_blocks) * BLOCK_SIZE;
+	double all = (double)(to->s.device_written_bytes - from->s.device_written_bytes) / user;
+	double data = (double)(to->s.data_written_bytes - from->s.data_written_bytes) / user;
+	double moved = (double)(to->s.moved_bytes - from->s.moved_bytes) / user;
+	double calls = (double)(to->s.map_cpu_us - from->s.map_cpu_us) / 1e6;
+	double own = to->database - from->database, cpu = to->cpu - from->cpu;
+
+	printf("  write amplification %.2f = log %.2f + destaged %.2f + moved by collecting and "
+	       "later "
+	       "reduction %.2f\n",
+	       all, all - data - moved, data, moved);
+	printf("  RocksDB's share of the CPU %.1f %%: gets and commits %.1f, its own threads "
+	       "%.1f\n",
+	       100 * (calls + own) / cpu, 100 * calls / cpu, 100 * own / cpu);
+}
+
+static void ledger(const struct store_stats *s)
+{
 	printf("  logical %.1f MiB = zero %.1f + dedup saved %.1f + compression saved %.1f + "
-	       "stored %.1f + damaged"
-	       " %.1f; ratio %.2f\n",
-	       (double)s.logical_bytes / (1 << 20), (double)s.zero_bytes / (1 << 20),
-	       (double)s.dedup_saved_bytes / (1 << 20),
-	       (double)s.compression_saved_bytes / (1 << 20), (double)s.data_used_bytes / (1 << 20),
-	       (double)s.damaged_bytes / (1 << 20),
-	       (double)s.logical_bytes / (double)s.data_used_bytes);
+	       "stored %.1f + damaged %.1f; ratio %.2f\n",
+	       mib(s->logical_bytes), mib(s->zero_bytes), mib(s->dedup_saved_bytes),
+	       mib(s->compression_saved_bytes), mib(s->data_used_bytes), mib(s->damaged_bytes),
+	       (double)s->logical_bytes / (double)s->data_used_bytes);
 	printf("  raw %.1f MiB = stored %.1f + padding %.1f + summaries %.1f + dead %.1f + free "
-	       "%.1f + reserve"
-	       " %.1f + log %.1f + layout %.1f\n",
-	       (double)s.raw_bytes / (1 << 20), (double)s.data_used_bytes / (1 << 20),
-	       (double)s.padding_bytes / (1 << 20), (double)s.summary_bytes / (1 << 20),
-	       (double)s.dead_bytes / (1 << 20), (double)s.free_bytes / (1 << 20),
-	       (double)s.reserve_bytes / (1 << 20), (double)s.log_bytes / (1 << 20),
-	       (double)s.layout_bytes / (1 << 20));
-	EXPECT_EQ(s.raw_bytes, s.data_used_bytes + s.padding_bytes + s.summary_bytes +
-				       s.dead_bytes + s.free_bytes + s.reserve_bytes + s.log_bytes +
-				       s.layout_bytes);
-	map_tib = (double)(1ull << 40) / (PAGE_BLOCKS * BLOCK_SIZE);
-	printf("  RAM per TiB: map wholly cached %.2f GiB, hints 8 bytes a unique block: 1 GiB for "
-	       "%.0f GiB of them (now %.1f"
-	       " MiB); database %.1f MiB for %.1f MiB logical\n",
-	       map_tib * (double)(sizeof(struct fifo_item) + sizeof(struct page_cache_item) + 20) /
-		       (1 << 30),
-	       (double)(1ull << 30) / 8 * BLOCK_SIZE / (1 << 30),
-	       (double)s.dedup_hint_bytes / (1 << 20), (double)s.metadata_used_bytes / (1 << 20),
-	       (double)s.logical_bytes / (1 << 20));
+	       "%.1f + reserve %.1f + log %.1f + layout %.1f\n",
+	       mib(s->raw_bytes), mib(s->data_used_bytes), mib(s->padding_bytes),
+	       mib(s->summary_bytes), mib(s->dead_bytes), mib(s->free_bytes), mib(s->reserve_bytes),
+	       mib(s->log_bytes), mib(s->layout_bytes));
+	EXPECT_EQ(s->raw_bytes, s->data_used_bytes + s->padding_bytes + s->summary_bytes +
+					s->dead_bytes + s->free_bytes + s->reserve_bytes +
+					s->log_bytes + s->layout_bytes);
+}
+
+/* Bounded by their budgets; this is what the whole of a TiB would take. */
+static void memory(const struct store_stats *s)
+{
+	double pages = (double)(1ull << 40) / (PAGE_BLOCKS * BLOCK_SIZE);
+	size_t page = sizeof(struct fifo_item) + sizeof(struct page_cache_item) + 20;
+
+	printf("  RAM per TiB: map wholly cached %.2f GiB (target 4.5), hints of the newest 512 "
+	       "GiB "
+	       "of different blocks %.2f GiB (target 1)\n",
+	       pages * (double)page / (1 << 30),
+	       (double)(512ull << 30) / BLOCK_SIZE * sizeof(uint64_t) / (1 << 30));
+	printf("  here: hints %.1f MiB, database %.1f MiB for %.1f MiB logical\n",
+	       mib(s->dedup_hint_bytes), mib(s->metadata_used_bytes), mib(s->logical_bytes));
+}
+
+static void numbers(struct bench *b, const struct mark *before)
+{
+	struct mark now = mark(b);
+
+	shares(before, &now);
+	ledger(&now.s);
+	memory(&now.s);
+}
+
+static void cold_reads(struct bench *b)
+{
+	struct mark from = mark(b), to;
+
+	phase(b, "cold random 4 KiB reads", READS, true, true, false);
+	to = mark(b);
+	printf("  per read: %.2f rows looked up (the others were cached), %.2f reads of tables, "
+	       "%.2f "
+	       "of data devices\n",
+	       (double)(to.s.map_gets - from.s.map_gets) / READS,
+	       (double)(to.s.map_table_reads - from.s.map_table_reads) / READS,
+	       (double)(to.s.data_reads - from.s.data_reads) / READS);
 }
 
 static void bench(const char *name, bool compression, bool dedup)
 {
 	static struct bench b;
-	struct store_stats before;
+	struct mark before;
 	struct rng rng;
 
 	memset(&b, 0, sizeof(b));
@@ -279,13 +360,13 @@ static void bench(const char *name, bool compression, bool dedup)
 	phase(&b, "ingest, the log absorbs", BLOCKS / 2, false, false, false);
 	phase(&b, "and its destage", 0, false, false, true);
 	phase(&b, "rest of the object, with destage", BLOCKS, false, false, true);
-	store_stats(b.r.store, &before);
+	before = mark(&b);
 	phase(&b, "random overwrites, with destage", OVERWRITES, true, false, true);
 	settle(&b);
 	numbers(&b, &before);
 	rig_close(&b.r);
 	EXPECT_OK(rig_open(&b.r, 1));
-	phase(&b, "cold random 4 KiB reads", READS, true, true, false);
+	cold_reads(&b);
 	rig_close(&b.r);
 	for (unsigned i = 0; i < DEPTH; i++)
 		free(b.slots[i].dest);
