@@ -285,7 +285,7 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->data_bytes = out->used_bytes + json_u64(stats, "data_free_bytes", 0);
 }
 
-static void rebuild_facts(struct admin *a, struct health_rebuild *out)
+void facts_rebuild(struct admin *a, struct health_rebuild *out)
 {
 	const struct state *s = a->ops->state(a->cluster);
 	struct relocate_plan *p = admin_plan(a);
@@ -340,7 +340,7 @@ void facts_health(struct admin *a, struct health_report *out)
 	memcpy(in.voters, st.voter, in.voter_count * sizeof(in.voters[0]));
 	in.nodes = nodes;
 	in.groups = groups;
-	rebuild_facts(a, &rebuild);
+	facts_rebuild(a, &rebuild);
 	in.rebuild = &rebuild;
 	health_evaluate(&in, out);
 	health_remember(&a->memory, out, in.now_ms);

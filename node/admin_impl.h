@@ -107,6 +107,7 @@ int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait) MU
 void admin_after_facts(struct areq *q, void (*then)(struct areq *q));
 bool facts_node_up(const struct admin *a, uint16_t node);
 void facts_health(struct admin *a, struct health_report *out); /* evaluates what is known now */
+void facts_rebuild(struct admin *a, struct health_rebuild *out);
 void facts_free(struct admin *a);
 int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
 /* The entry of a group in its node's facts, or NULL. */

@@ -270,6 +270,13 @@ static void show_reply(struct show *s)
 		index_replicas(s, i + 1, json_get(s->ask->one[i].json, "replicas"), v->objects);
 	}
 	j = volume_to_json(q->admin, m, v);
+	if (strcmp(json_str(j, "health"), "ok")) {
+		struct health_rebuild r;
+		char text[128];
+
+		facts_rebuild(q->admin, &r);
+		json_put_str(j, "rebuild", health_rebuild_text(&r, text) ? text : NULL);
+	}
 	list = json_array_new();
 	for (uint32_t i = 0; i < v->objects; i++)
 		json_add(list, object_to_json(s, m, v, &v->object[i]));

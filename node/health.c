@@ -409,33 +409,13 @@ static uint16_t most_endangering_node(const struct ctx *c)
 	return worst;
 }
 
-/* Behind the summary: until when, or why nothing is rebuilt. */
-static void say_what_is_done(const struct ctx *c, struct health_item *i)
-{
-	const struct health_rebuild *r = c->in->rebuild;
-	size_t n = strlen(i->summary), room = sizeof(i->summary) - n;
-	char *at = i->summary + n;
-
-	if (!r || !strcmp(i->code, "DATA_UNAVAILABLE"))
-		return;
-	if (r->blocked)
-		snprintf(at, room, "; %u cannot be rebuilt: see REBUILD_BLOCKED", r->blocked);
-	else if (r->held)
-		snprintf(at, room, "; the rebuild of %u is paused or was cancelled", r->held);
-	else if ((r->filling || r->queued) && r->seconds_left)
-		snprintf(at, room, "; being copied, about %llu s left",
-			 (unsigned long long)r->seconds_left);
-	else if (r->filling || r->queued)
-		snprintf(at, room, "; being copied");
-	else if (r->waiting)
-		snprintf(at, room, "; a rebuild begins when the node was away for %u s", r->delay_s);
-}
-
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
 		      uint64_t count, const char *what, bool by_node, bool by_group)
 {
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
+	char text[128];
+	size_t n;
 
 	if (count == 0)
 		return;
@@ -455,7 +435,10 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 			     "replica comes back");
 	else
 		SAY(i->risk, "one more lost copy leaves them with a single one");
-	say_what_is_done(c, i);
+	n = strlen(i->summary);
+	if (c->in->rebuild && strcmp(code, "DATA_UNAVAILABLE") &&
+	    health_rebuild_text(c->in->rebuild, text))
+		snprintf(i->summary + n, sizeof(i->summary) - n, "; %s", text);
 	if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
@@ -628,6 +611,23 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	sort_items(out);
 	for (unsigned i = 0; i < out->count; i++)
 		out->overall = MAX(out->overall, out->item[i].severity);
+}
+
+bool health_rebuild_text(const struct health_rebuild *r, char out[128])
+{
+	out[0] = 0;
+	if (r->blocked)
+		snprintf(out, 128, "%u cannot be rebuilt: see REBUILD_BLOCKED", r->blocked);
+	else if (r->held)
+		snprintf(out, 128, "the rebuild of %u is paused or was cancelled", r->held);
+	else if ((r->filling || r->queued) && r->seconds_left)
+		snprintf(out, 128, "being copied, about %llu s left",
+			 (unsigned long long)r->seconds_left);
+	else if (r->filling || r->queued)
+		snprintf(out, 128, "being copied");
+	else if (r->waiting)
+		snprintf(out, 128, "a rebuild begins when the node was away for %u s", r->delay_s);
+	return out[0];
 }
 
 void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms)

@@ -76,6 +76,8 @@ struct health_report {
 };
 
 void health_evaluate(const struct health_input *in, struct health_report *out);
+/* Until when copies are missing, or why nothing is done about it. False: nothing is missing. */
+bool health_rebuild_text(const struct health_rebuild *r, char out[128]);
 
 /* Since when each code has been active, from one report to the next. */
 struct health_memory {

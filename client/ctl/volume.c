@@ -364,6 +364,8 @@ static void print_volume(const struct json *v)
 	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "in_sync", 0),
 	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),
 	       json_u64(n, "unavailable", 0));
+	if (json_str(v, "rebuild"))
+		printf("            %s\n", json_str(v, "rebuild"));
 	printf("layout      objects of %s, stripe over %" PRIu64 "\n",
 	       bytes_text(json_u64(v, "object_size_bytes", 0), text),
 	       json_u64(v, "stripe_count", 1));
