@@ -16,7 +16,7 @@
 
 #define RELOCATE_CHANGES_MAX 64u
 #define RELOCATE_WANTED_MAX  16u
-#define RELOCATE_FILLS	     4u /* default of fills_max */
+#define RELOCATE_FILLS	     2u /* default of fills_max: few at once are whole sooner */
 
 struct relocate_node {
 	bool up;   /* in contact */

@@ -66,6 +66,18 @@ static uint64_t replica_bytes(const struct admin *a)
 	return objects ? bytes / objects : 0;
 }
 
+/* Replicas not begun, and what those under way lack, of which each job has its share. */
+static uint64_t bytes_left(const struct admin *a, const struct relocate_plan *p, unsigned job)
+{
+	const struct relocate_job *r = &p->job[job];
+	uint64_t size = replica_bytes(a), lack = replication_sum(a, "copy_left_bytes"), filling = 0;
+
+	for (unsigned i = 0; i < STATE_JOBS; i++)
+		filling += p->job[i].filling;
+	lack = filling ? lack * r->filling / filling : 0;
+	return (r->left - MIN(r->filling, r->left)) * size + MIN(lack, r->filling * size);
+}
+
 /* Copies for missing ones come first; then what is to be emptied; then what is uneven. */
 uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p, uint8_t kind)
 {
@@ -75,8 +87,7 @@ uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p
 
 	for (unsigned i = 0; i < count; i++)
 		if (j[i].state == JOB_RUNNING && j[i].kind <= kind)
-			left += p->job[i].left;
-	left *= replica_bytes(a);
+			left += bytes_left(a, p, i);
 	/* Next to nothing is a job that begins or ends, not a rate. */
 	return rate >= RATE_MIN && left ? left / rate + 1 : 0;
 }
@@ -105,12 +116,15 @@ static const char *waits_for(const struct state_job *j, const struct relocate_jo
 	return NULL;
 }
 
-static struct json *job_to_json(const struct admin *a, const struct state_job *j,
-				const struct relocate_job *r, const struct relocate_plan *p)
+static struct json *job_to_json(const struct admin *a, unsigned index, const struct relocate_plan *p)
 {
+	unsigned count;
+	const struct state_job *j = &state_jobs(a->ops->state(a->cluster), &count)[index];
+	const struct relocate_job *r = &p->job[index];
 	struct json *out = json_object_new();
 	uint64_t size = replica_bytes(a), now = wall_ms();
 	uint32_t left = j->state == JOB_DONE ? 0 : r->left, total = MAX(j->total, left);
+	uint64_t lack = left ? bytes_left(a, p, index) : 0, all = MAX(total * size, lack);
 
 	json_put_u64(out, "id", j->id);
 	json_put_str(out, "kind", job_kind_name(j->kind));
@@ -125,13 +139,13 @@ static struct json *job_to_json(const struct admin *a, const struct state_job *j
 	if (j->state != JOB_CANCELLED) { /* what is left of a cancelled one nobody counts */
 		json_put_u64(out, "replicas_left", left);
 		json_put_u64(out, "replicas_done", total - left);
-		json_put_u64(out, "percent", total ? (uint64_t)(total - left) * 100 / total : 100);
+		json_put_u64(out, "percent", !left ? 100 : all ? (all - lack) * 100 / all : 0);
 	}
 	json_put_u64(out, "replicas_filling", job_live(j) ? r->filling : 0);
 	json_put_u64(out, "replicas_blocked", job_live(j) ? r->blocked : 0);
 	json_put_u64(out, "replicas_without_source", job_live(j) ? r->stranded : 0);
-	json_put_u64(out, "bytes_left_estimate", left * size);
-	json_put_u64(out, "bytes_total_estimate", total * size);
+	json_put_u64(out, "bytes_left_estimate", lack);
+	json_put_u64(out, "bytes_total_estimate", all);
 	if (j->state == JOB_RUNNING && left) {
 		uint64_t seconds = admin_seconds_left(a, p, j->kind);
 
@@ -184,13 +198,13 @@ static void jobs_ready(struct areq *q)
 {
 	struct admin *a = q->admin;
 	unsigned count;
-	const struct state_job *jobs = state_jobs(a->ops->state(a->cluster), &count);
 	struct relocate_plan *p = admin_plan(a);
 	struct json *j = json_object_new(), *list = json_array_new();
 
 	admin_jobs_look(a, p);
+	state_jobs(a->ops->state(a->cluster), &count);
 	for (unsigned i = 0; i < count; i++)
-		json_add(list, job_to_json(a, &jobs[i], &p->job[i], p));
+		json_add(list, job_to_json(a, i, p));
 	json_put(j, "jobs", list);
 	json_put(j, "source", admin_source(a));
 	free(p);
@@ -222,7 +236,6 @@ static void job_ready(struct areq *q)
 {
 	struct admin *a = q->admin;
 	int i = job_of_path(q);
-	unsigned count;
 	struct relocate_plan *p;
 	struct json *j;
 
@@ -230,7 +243,7 @@ static void job_ready(struct areq *q)
 		return;
 	p = admin_plan(a);
 	admin_jobs_look(a, p);
-	j = job_to_json(a, &state_jobs(a->ops->state(a->cluster), &count)[i], &p->job[i], p);
+	j = job_to_json(a, (unsigned)i, p);
 	json_put(j, "source", admin_source(a));
 	free(p);
 	admin_reply(q, 200, j);
