@@ -278,9 +278,10 @@ void dedup_rebuild_start(struct tier *t)
 	struct dedup *d = &t->dedup;
 	bool wanted = false;
 
+	d->loaded = dedup_load(t);
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n))
 		wanted |= container_of(n, struct tobj, node)->flags & OBJECT_DEDUP;
-	for (unsigned i = 0; i < GROUP_DEVICES_MAX && wanted; i++)
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX && wanted && !d->loaded; i++)
 		for (uint32_t n = 0; n < t->seg.dev[i].count; n++)
 			if (t->seg.dev[i].seg[n].state == SEGMENT_SEALED)
 				list[d->rebuild_count++] =

@@ -61,6 +61,7 @@ struct dedup {
 	/* Filling the hints after open: segments by generation, newest first. */
 	uint32_t *rebuild;
 	uint32_t rebuild_count, rebuild_at;
+	bool loaded; /* from the file of a clean stop */
 	_Atomic bool rebuilt;
 	_Atomic uint64_t matched_blocks, hint_bytes, false_hints, evicted_hints;
 };
@@ -74,3 +75,7 @@ bool dedup_read(struct tier *t, uint64_t word, uint8_t out[BLOCK_SIZE]);
 bool dedup_place_entry(struct tier *t, uint64_t place, struct unit_entry *out);
 void dedup_rebuild_start(struct tier *t);
 bool dedup_rebuild_step(struct tier *t); /* false: nothing is left */
+/* dedup_save.c: at a clean stop, the destager has ended; and at start: true, the table is the one
+ * that was saved and no summary need be read. */
+void dedup_save(struct tier *t);
+bool dedup_load(struct tier *t);

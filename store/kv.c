@@ -300,7 +300,8 @@ void kv_close(struct kv *kv)
 static int remove_files(const char *dir)
 {
 	static const char *const prefixes[] = {"CURRENT", "IDENTITY",  "LOCK",
-					       "LOG",     "MANIFEST-", "OPTIONS-"};
+					       "LOG",     "MANIFEST-", "OPTIONS-",
+					       "HINTS"}; /* dedup_save.c */
 	DIR *d = opendir(dir);
 	struct dirent *e;
 	int rc = 0;

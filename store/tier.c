@@ -220,6 +220,7 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->shard_count = cfg->shards;
 	t->page_cache_bytes = cfg->page_cache_bytes;
 	t->block_cache_bytes = cfg->block_cache_bytes;
+	t->metadata_dir = xstrdup(cfg->metadata_dir);
 	t->prepare_threads = cfg->destage_threads ? cfg->destage_threads - 1 : PREPARE_BY_CORES;
 	sem_init(&t->more_work, 0, 0);
 	pthread_mutex_init(&t->lock, NULL);
@@ -269,6 +270,7 @@ void tier_close(struct tier *t)
 	segments_close(&t->seg);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		free(t->chunk_dirty[d]);
+	free(t->metadata_dir);
 	kv_batch_destroy(t->batch);
 	kv_close(t->kv);
 	free(t->dirty_regions);
@@ -316,6 +318,7 @@ void tier_stop(struct tier *t)
 		pthread_join(t->thread, NULL);
 	t->thread_running = false;
 	prepare_destroy(t->prepare);
+	dedup_save(t);
 	t->prepare = NULL;
 	for (unsigned i = 0; i < t->shard_count; i++) {
 		t->shards[i].stop.fn = shard_stop_post;

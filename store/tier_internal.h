@@ -147,6 +147,7 @@ struct tier {
 	struct gc_state gc;
 	struct shares shares;
 	struct dedup dedup;
+	char *metadata_dir;
 	struct scrub scrub;
 	struct object_counters totals; /* of all objects, as committed */
 	bool bypass;

@@ -3,7 +3,9 @@
  * After each step the verifier recounts all of it (I8, I9). */
 #include "tests/store/tier/harness.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "store/codec.h"
 #include "store/prepare.h"
@@ -337,21 +339,55 @@ TEST(dedup, a_volume_without_it_neither_gives_nor_takes)
 	end(&h, m);
 }
 
-TEST(dedup, hints_come_back_after_a_restart)
+static void flip(const char *path, off_t at)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t byte;
+
+	EXPECT(fd >= 0);
+	EXPECT_EQ(pread(fd, &byte, 1, at), 1);
+	byte ^= 1;
+	EXPECT_EQ(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+enum hints_file { HINTS_KEPT, HINTS_GONE, HINTS_OLDER, HINTS_FLIPPED };
+
+/* What the stop before left of its file, by the time of the next start. */
+static void hints_back(const char *name, enum hints_file file)
 {
 	struct harness h;
+	char path[700], old[700];
 	struct model *m = xcalloc(1, sizeof(*m));
 	uint64_t seeds[PAGE_BLOCKS], before;
 	unsigned shared = 0;
 
-	start(&h, m, "rebuild", 32);
+	start(&h, m, name, 32);
+	wait_hints(&h);
+	snprintf(path, sizeof(path), "%s/HINTS", h.meta);
+	snprintf(old, sizeof(old), "%s/HINTS.old", h.meta);
 	for (unsigned i = 0; i < PAGE_BLOCKS; i++)
 		seeds[i] = 9001 + 2 * i;
 	for (unsigned i = 0; i < 4; i++)
-		write_page(&h, m, 0, i, seeds, PAGE_BLOCKS / 2);           /* shared */
+		write_page(&h, m, 0, i, seeds, PAGE_BLOCKS / 2); /* shared */
+	if (file == HINTS_OLDER) {
+		h_close(&h);
+		EXPECT_EQ(rename(path, old), 0);
+		EXPECT_OK(h_open(&h));
+		wait_hints(&h);
+	}
 	write_page(&h, m, 1, 0, seeds + PAGE_BLOCKS / 2, PAGE_BLOCKS / 2); /* not shared */
 	h_close(&h);
+	EXPECT_EQ(access(path, F_OK), 0);
+	if (file == HINTS_GONE)
+		EXPECT_EQ(unlink(path), 0);
+	if (file == HINTS_OLDER)
+		EXPECT_EQ(rename(old, path), 0);
+	if (file == HINTS_FLIPPED)
+		flip(path, 4096 + 777);
 	EXPECT_OK(h_open(&h));
+	EXPECT_EQ(h.tier->dedup.loaded, file == HINTS_KEPT);
+	EXPECT(access(path, F_OK) != 0); /* a second start, after a crash, must not find it */
 	wait_hints(&h);
 	before = tier_free_bytes(h.tier);
 	write_page(&h, m, 2, 0, seeds, PAGE_BLOCKS);
@@ -379,6 +415,14 @@ static void churn(struct harness *h, struct model *m, unsigned batches)
 			h_batch_page(b, 5, (uint32_t)rng_below(&h->rng, 8) + 8 * k, 30, true);
 		EXPECT_OK(h_batch_run(b));
 	}
+}
+
+TEST(dedup, hints_come_back_after_a_restart)
+{
+	hints_back("kept", HINTS_KEPT);
+	hints_back("gone", HINTS_GONE);
+	hints_back("older", HINTS_OLDER);
+	hints_back("flipped", HINTS_FLIPPED);
 }
 
 TEST(dedup, collecting_moves_a_share_by_its_row)
