@@ -86,9 +86,12 @@ static void decay(struct governor_side *s)
 static void judge(struct governor *g)
 {
 	const struct governor_side *with = &g->with, *without = &g->without;
-	double mean, tail, rate = (double)g->rate;
+	double mean, tail, rate = (double)g->rate,
+			   actual = (double)(g->copied - g->copied_at_cycle);
 
 	g->idle = g->noted < 8;
+	if (!g->idle && !g->refused) /* more is allowed than there is: judge what is copied */
+		rate = MIN(rate, MAX(actual * 1.25, (double)g->floor));
 	if (g->idle) {
 		rate_set(g, rate * 2);
 		g->cost_permille = 0;

@@ -50,6 +50,18 @@ uint64_t admin_copy_rate(const struct admin *a)
 	return replication_sum(a, "copy_rate");
 }
 
+/* How much longer client operations take beside copies, where it is most. */
+static uint64_t copy_cost_permille(const struct admin *a)
+{
+	uint64_t most = 0;
+
+	for (unsigned n = 0; n <= NODES_MAX; n++)
+		if (a->facts[n].json && facts_node_up(a, (uint16_t)n))
+			most = MAX(most, json_u64(json_get(a->facts[n].json, "replication"),
+						  "copy_cost_permille", 0));
+	return most;
+}
+
 /* What a replica holds on average, in bytes that somebody wrote. */
 static uint64_t replica_bytes(const struct admin *a)
 {
@@ -116,7 +128,8 @@ static const char *waits_for(const struct state_job *j, const struct relocate_jo
 	return NULL;
 }
 
-static struct json *job_to_json(const struct admin *a, unsigned index, const struct relocate_plan *p)
+static struct json *job_to_json(const struct admin *a, unsigned index,
+				const struct relocate_plan *p)
 {
 	unsigned count;
 	const struct state_job *j = &state_jobs(a->ops->state(a->cluster), &count)[index];
@@ -150,6 +163,7 @@ static struct json *job_to_json(const struct admin *a, unsigned index, const str
 		uint64_t seconds = admin_seconds_left(a, p, j->kind);
 
 		json_put_u64(out, "bytes_per_s", admin_copy_rate(a));
+		json_put_u64(out, "client_cost_permille", copy_cost_permille(a));
 		if (seconds)
 			json_put_u64(out, "seconds_left_estimate", seconds);
 	}

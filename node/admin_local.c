@@ -260,7 +260,8 @@ static uint64_t resident_bytes(void)
 static struct json *facts_finish(struct collect *c)
 {
 	struct admin *a = c->admin;
-	struct json *j = json_object_new(), *groups = json_array_new();
+	struct json *j = json_object_new(), *groups = json_array_new(), *replication;
+	uint64_t cost = 0; /* of the shard where it is most */
 	struct replicator_stats r = {0};
 	struct client_stats cl = {0};
 	uint64_t map_version = UINT64_MAX;
@@ -272,6 +273,7 @@ static struct json *facts_finish(struct collect *c)
 		fields_add(&r, &c->slots[i].replicator, replicator_fields,
 			   ARRAY_LEN(replicator_fields));
 		fields_add(&cl, &c->slots[i].client, client_fields, ARRAY_LEN(client_fields));
+		cost = MAX(cost, c->slots[i].replicator.copy_cost_permille);
 		if (c->slots[i].ran)
 			map_version = MIN(map_version, c->slots[i].map_version);
 	}
@@ -289,8 +291,9 @@ static struct json *facts_finish(struct collect *c)
 	for (unsigned i = 0; i < n; i++)
 		json_add(groups, group_to_json(&g[i]));
 	json_put(j, "groups", groups);
-	json_put(j, "replication",
-		 fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields)));
+	replication = fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields));
+	json_put_u64(replication, "copy_cost_permille", cost);
+	json_put(j, "replication", replication);
 	json_put(j, "client", fields_to_json(&cl, client_fields, ARRAY_LEN(client_fields)));
 	return j;
 }

@@ -121,6 +121,9 @@ static void print_job(const struct json *j)
 		printf("  note      %s\n", str_or(j, "note", ""));
 	if (json_has(j, "percent"))
 		print_progress(j);
+	if (json_u64(j, "client_cost_permille", 0))
+		printf("  clients   operations take %.1f %% longer beside it\n",
+		       (double)json_u64(j, "client_cost_permille", 0) / 10);
 	if (json_has(j, "seconds_left_estimate"))
 		printf("  ends in   about %s\n", left_text(j, a));
 	if (json_str(j, "waits_for"))

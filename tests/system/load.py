@@ -39,7 +39,7 @@ class Load:
         self.marks.append((name, time.time()))
 
     def finish(self):
-        """Ends the load, which must have met no error; name → Phase (the last of that name)."""
+        """Ends the load, which must have met no error; name → Phase, of all parts of that name together."""
         end = time.time()
         self.p.send_signal(signal.SIGINT)
         out, _ = self.p.communicate(timeout=120)
@@ -61,5 +61,10 @@ class Load:
             found[k][0].append(int(ns))
             if int(direction) == 1:
                 found[k][1].add(int(offset))
-        return {name: Phase(name, (bounds[i + 1] - bounds[i]) / 1000, *found[i])
-                for i, (name, _) in enumerate(self.marks)}
+        parts = {}
+        for i, (name, _) in enumerate(self.marks):
+            p = parts.setdefault(name, [0, [], set()])
+            p[0] += (bounds[i + 1] - bounds[i]) / 1000
+            p[1] += found[i][0]
+            p[2] |= found[i][1]
+        return {name: Phase(name, *p) for name, p in parts.items()}
