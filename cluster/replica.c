@@ -306,6 +306,13 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	return g->node <= NODES_MAX && peer_suspect(r, o, g->node, now);
 }
 
+/* A member that no primary has joined: nothing but time tells it that there is none (S1). Once joined, the
+ * session watches over that. */
+static bool is_orphan(const struct object *o)
+{
+	return o->listed && o->me >= 0 && o->config.member[o->me].in && !o->primary && o->in.state == IN_NONE;
+}
+
 /* One look at a busy object; false when there is nothing left to wait for. */
 static bool object_tick(struct object *o, uint64_t now)
 {
@@ -336,7 +343,7 @@ static bool object_tick(struct object *o, uint64_t now)
 	}
 	if (o->me < 0 || !o->listed)
 		purge(o);
-	return busy || o->creating || o->dirty || !list_empty(&o->in.waiting);
+	return busy || is_orphan(o) || o->creating || o->dirty || !list_empty(&o->in.waiting);
 }
 
 void governor_now(struct replicator *r)
