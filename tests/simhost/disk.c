@@ -308,13 +308,10 @@ void disk_power_cut(struct vhost *h)
 /* ---- Operations ---------------------------------------------------------------------------------
  */
 
-static void iov_copy(struct disk_op *op, uint8_t *buf, bool out)
+static void iov_gather(const struct disk_op *op, uint8_t *buf)
 {
 	for (unsigned i = 0; i < op->iov_count; i++) {
-		if (out)
-			memcpy(op->iov[i].iov_base, buf, op->iov[i].iov_len);
-		else
-			memcpy(buf, op->iov[i].iov_base, op->iov[i].iov_len);
+		memcpy(buf, op->iov[i].iov_base, op->iov[i].iov_len);
 		buf += op->iov[i].iov_len;
 	}
 }
@@ -333,13 +330,14 @@ static void flip(uint8_t *p, size_t n)
 
 static void read_ends(struct disk_op *op)
 {
-	op->data = keep_alloc(op->io.len);
-	bytes_read(op->file,
-		   op->fault == VFAULT_MISDIRECTED ? elsewhere(op->file, op->io.len) : op->io.off,
-		   op->data, op->io.len);
+	uint64_t at = op->fault == VFAULT_MISDIRECTED ? elsewhere(op->file, op->io.len) : op->io.off;
+
+	for (unsigned i = 0; i < op->iov_count; i++) {
+		bytes_read(op->file, at, op->iov[i].iov_base, op->iov[i].iov_len);
+		at += op->iov[i].iov_len;
+	}
 	if (op->fault == VFAULT_FLIP)
-		flip(op->data, op->io.len);
-	iov_copy(op, op->data, true);
+		flip(op->iov[0].iov_base, op->iov[0].iov_len);
 }
 
 /* True: the operation is on the list of what is settled. */
@@ -440,11 +438,11 @@ void disk_start(struct vfd *fd, enum vio_kind kind, const struct iovec *iov, uns
 	op->done = done;
 	op->owner = owner;
 	op->lands = off;
-	op->fault = vio_begin(&op->io);
+	op->fault = vio_start(&op->io);
 	op->covers = settled_last(f);
 	if (kind == VIO_WRITE) {
 		op->data = keep_alloc(op->io.len);
-		iov_copy(op, op->data, false);
+		iov_gather(op, op->data);
 	}
 	if (kind != VIO_FLUSH && (off > f->size || op->io.len > f->size - off)) {
 		op->rc = kind == VIO_READ ? -ENODATA : -ENOSPC;

@@ -91,7 +91,7 @@ int __wrap_open(const char *path, int flags, ...)
 			  .proc = vproc_current(),
 			  .kind = VIO_OPEN,
 			  .path = path};
-	switch (vio_begin(&io)) {
+	switch (vio_start(&io)) {
 	case VFAULT_NONE:
 		break;
 	case VFAULT_CUT_DURING:
@@ -117,7 +117,7 @@ int __wrap_close(int fd)
 	struct vfd *f = vfd_find(fd);
 
 	if (!f)
-		return __real_close(fd);
+		return vsock_close(fd) ? 0 : __real_close(fd);
 	fd_free(f);
 	return 0;
 }

@@ -44,6 +44,8 @@ struct vproc {
 	void (*main)(void *arg);
 	void *arg;
 	bool alive, clean;
+	char tag[96]; /* sockets.c */
+	const struct vnet_tap *tap;
 	uint64_t paused_until;
 	struct list fibers;
 	struct list files; /* struct vfd */
@@ -56,6 +58,8 @@ struct latency {
 struct vhost {
 	struct list link;
 	char name[16];
+	unsigned address; /* sockets.c */
+	bool powered;
 	uint64_t clock_offset_us;
 	int64_t drift_ppm;
 	struct rng rng; /* what getrandom gives */
@@ -66,12 +70,13 @@ struct vhost {
 	void *fault_arg;
 };
 
+struct vhost *vhost_by_address(unsigned address);
 uint64_t vhost_clock_us(const struct vhost *h);
 uint64_t draw(uint64_t lo, uint64_t hi); /* inclusive, from the run's seed */
 bool chance(double p);
 
 /* Counts the I/O and asks what happens to it. CUT_BEFORE and KILL_BEFORE do not return. */
-enum vfault vio_begin(struct vio *io);
+enum vfault vio_start(struct vio *io);
 /* Does not return: the calling thread's host or process ends now. */
 _Noreturn void vio_die(struct vhost *h, enum vfault f);
 static inline bool fault_is_cut(enum vfault f)
@@ -153,3 +158,15 @@ void db_power_cut(struct vhost *h);
 void db_process_died(struct vproc *p);
 void db_drop(struct vhost *h);
 void db_copy(struct vhost *to, struct vhost *from);
+
+/* ---- Sockets (sockets.c) ---- */
+
+#define VNET_HOSTS 32u
+struct vnet_tap;
+
+void loop_watch_ready(struct loop *l, struct list *link); /* loop.c */
+void watches_run(struct list *ready);
+bool vsock_close(int fd); /* false: it is no socket */
+void sockets_process_died(struct vproc *p);
+void sockets_power_cut(struct vhost *h);
+void sockets_forget(void);

@@ -390,7 +390,7 @@ static int db_io(enum vio_kind kind, const char *dir)
 {
 	struct vhost *h = vproc_current()->host;
 	struct vio io = {.host = h, .proc = vproc_current(), .kind = kind, .path = dir};
-	enum vfault f = vio_begin(&io);
+	enum vfault f = vio_start(&io);
 
 	fiber_sleep(draw(h->latency[kind].lo, h->latency[kind].hi));
 	switch (f) {
@@ -638,7 +638,7 @@ int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 	CHECK(db->open == kv && !db->flying);
 	if (db->failed)
 		return -ERR_DEVICE;
-	f = vio_begin(&io);
+	f = vio_start(&io);
 	db->flying = b;
 	if (f == VFAULT_CUT_DURING)
 		vio_die(h, f);

@@ -19,6 +19,7 @@ struct loop {
 	struct list turn_end[TURN_PHASES];
 	struct list timers; /* struct loop_timer, by time */
 	struct post *posts, **posts_last;
+	struct list watches;         /* of sockets.c: something may be ready */
 	struct list io_new, io_done; /* struct io: to be submitted; ended, rc in done */
 	unsigned io_inflight;
 };
@@ -42,6 +43,7 @@ struct loop *loop_create(const char *name, unsigned ring_entries)
 	for (int i = 0; i < TURN_PHASES; i++)
 		list_init(&l->turn_end[i]);
 	list_init(&l->timers);
+	list_init(&l->watches);
 	list_init(&l->io_new);
 	list_init(&l->io_done);
 	l->turn_us = loop_mono_us(l);
@@ -89,7 +91,7 @@ struct rng *loop_rng(struct loop *l)
 
 struct event_base *loop_event_base(struct loop *l)
 {
-	return NULL; /* there are no sockets */
+	return NULL;
 }
 
 bool loop_is_current(const struct loop *l)
@@ -104,6 +106,12 @@ static void loop_wake(struct loop *l)
 {
 	if (l->fiber && l->running)
 		fiber_wake(l->fiber);
+}
+
+void loop_watch_ready(struct loop *l, struct list *link)
+{
+	list_push_back(&l->watches, link);
+	loop_wake(l);
 }
 
 void loop_post(struct loop *l, struct post *p)
@@ -163,7 +171,8 @@ static bool turn_work_left(const struct loop *l)
 	for (int phase = 0; phase < TURN_PHASES; phase++)
 		if (!list_empty(&l->turn_end[phase]))
 			return true;
-	return l->posts || !list_empty(&l->io_done) || !list_empty(&l->io_new);
+	return l->posts || !list_empty(&l->watches) || !list_empty(&l->io_done) ||
+	       !list_empty(&l->io_new);
 }
 
 static void io_reap(struct loop *l)
@@ -196,6 +205,7 @@ void loop_run(struct loop *l)
 		l->turn_us = loop_mono_us(l);
 		timers_run(l);
 		posts_run(l);
+		watches_run(&l->watches);
 		io_reap(l);
 		turn_end_run(l);
 		io_submit(l);
@@ -380,22 +390,4 @@ int io_fsync(struct loop *l, struct io *io, int fd, struct wait *w)
 {
 	*io = (struct io){.fd = fd, .op = FSYNC_OP};
 	return io_start(l, io, w);
-}
-
-/* ---- Sockets: there are none --------------------------------------------------------------------
- */
-
-void fdwatch_init(struct fdwatch *w, struct loop *l, int fd, void (*fn)(struct fdwatch *, unsigned))
-{
-	*w = (struct fdwatch){.loop = l, .fn = fn, .fd = fd};
-}
-
-void fdwatch_want(struct fdwatch *w, unsigned events)
-{
-	w->wanted = events;
-}
-
-void fdwatch_fini(struct fdwatch *w)
-{
-	w->wanted = 0;
 }

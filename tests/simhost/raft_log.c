@@ -177,7 +177,7 @@ static int log_io(struct raft_db *db, enum vio_kind kind, bool sync, enum vfault
 
 	if (db->failed)
 		return -EIO;
-	*fault = vio_begin(&io);
+	*fault = vio_start(&io);
 	if (*fault == VFAULT_CUT_DURING)
 		vio_die(h, *fault);
 	fiber_sleep(draw(h->latency[kind].lo, h->latency[kind].hi));

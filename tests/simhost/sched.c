@@ -397,6 +397,7 @@ void simhost_end(void)
 		if (e.drop)
 			e.drop(e.arg);
 	}
+	sockets_forget();
 	free_list(&S.dead);
 	keep_free(S.heap);
 	S.heap = NULL;
@@ -433,6 +434,17 @@ void vhost_set_clock(struct vhost *h, uint64_t offset_us, int64_t drift_ppm)
 	h->drift_ppm = drift_ppm;
 }
 
+struct vhost *vhost_by_address(unsigned address)
+{
+	for (struct list *n = S.hosts.next; n != &S.hosts; n = n->next) {
+		struct vhost *h = list_entry(n, struct vhost, link);
+
+		if (h->address == address)
+			return h;
+	}
+	return NULL;
+}
+
 uint64_t vhost_clock_us(const struct vhost *h)
 {
 	return h->clock_offset_us + S.now + (uint64_t)((int64_t)S.now * h->drift_ppm / 1000000);
@@ -454,7 +466,7 @@ struct vproc *vproc_spawn(struct vhost *h, const char *name, void (*main)(void *
 	p->host = h;
 	p->main = main;
 	p->arg = arg;
-	p->alive = true;
+	p->alive = h->powered = true;
 	strncpy(p->name, name, sizeof(p->name) - 1);
 	list_init(&p->fibers);
 	list_init(&p->files);
@@ -483,6 +495,7 @@ static void process_end(struct vproc *p)
 	}
 	disk_process_died(p->host, p);
 	fds_close(p);
+	sockets_process_died(p);
 	db_process_died(p);
 	list_for_each(r, &p->host->resources, link) r->process_died(r, p);
 	heap_drop(p);
@@ -517,7 +530,8 @@ static void cut(struct vhost *h)
 	struct list *n, *next;
 	struct vresource *r;
 
-	/* The disks first: they must not be told of kills. */
+	/* The disks and sockets first: they must not be told of kills. */
+	sockets_power_cut(h);
 	disk_power_cut(h);
 	db_power_cut(h);
 	list_for_each(r, &h->resources, link) r->power_cut(r);
@@ -604,7 +618,7 @@ _Noreturn void vio_die(struct vhost *h, enum vfault f)
 	abort();
 }
 
-enum vfault vio_begin(struct vio *io)
+enum vfault vio_start(struct vio *io)
 {
 	enum vfault f;
 
