@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes wrong, and when. Crashes, power cuts, silences and pauses may come to all, in any
+ * order; but what destroys bytes comes to one node only, the *hurt* one, and only what others hold
+ * as well:
+ *   - the map is lost only while no object lists the node's replica as in
+ *   - bits rot only while every object has all members in
+ * A client may be told of a bad block only if the hurt node's replica was the last one in since. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cluster/replica_impl.h"
+#include "node/base/err.h"
+#include "tests/simhost/impl.h"
+#include "tests/simulator/sim.h"
+
+static struct sim_node *hurt;
+static bool rotten;
+
+static struct sim_node *node_any(void)
+{
+	return &sim.node[sim_rand(1, sim.plan.nodes)];
+}
+
+static bool is_up(const struct sim_node *s)
+{
+	return s->proc && vproc_alive(s->proc);
+}
+
+static void restart(void *arg)
+{
+	struct sim_node *s = arg;
+
+	if (!s->proc && !s->broken && s->down)
+		sim_node_start(s);
+}
+
+static void restart_in(struct sim_node *s, uint64_t us)
+{
+	simhost_at(us, NULL, restart, NULL, s);
+}
+
+/* ---- Silences ---- */
+
+struct silence {
+	struct vhost *from, *to;
+	unsigned classes;
+};
+
+static void silence_set(const struct silence *x, bool on)
+{
+	for (unsigned c = 0; c < VCLASSES; c++)
+		if (x->classes >> c & 1)
+			vnet_block(x->from, x->to, (enum vclass)c, on);
+}
+
+static void silence_over(void *arg)
+{
+	silence_set(arg, false);
+	keep_free(arg);
+}
+
+static void silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us)
+{
+	struct silence *x = keep_alloc(sizeof(*x));
+
+	*x = (struct silence){from, to, classes};
+	silence_set(x, true);
+	simhost_at(us, NULL, silence_over, keep_free, x);
+}
+
+static struct vhost *host_any(void)
+{
+	unsigned i = (unsigned)sim_rand(1, sim.plan.nodes + MIN(sim.plan.clients, SIM_CLIENTS_MAX));
+	struct vhost *h =
+		i <= sim.plan.nodes ? sim.node[i].host : sim.client[i - sim.plan.nodes - 1].host;
+
+	return h ? h : sim.node[1].host;
+}
+
+static void fault_silence(struct sim_node *s)
+{
+	static const unsigned classes[] = {3, 3, 1, 2};
+	struct vhost *other = host_any();
+	unsigned c = classes[sim_rand(0, 3)];
+	uint64_t us = sim_rand(50, 3000) * SIM_MS;
+	bool alone = sim_chance(0.3), both = sim_chance(0.6);
+
+	sim_trace("silence: node %u and %s, classes %u, %s, %.1f ms", s->number,
+		  alone ? "all" : other->name, c, both ? "both ways" : "one way",
+		  (double)us / 1000);
+	sim.counts.blocks++;
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		struct vhost *o = sim.node[i].host;
+
+		if (o == s->host || (!alone && o != other))
+			continue;
+		silence(s->host, o, c, us);
+		if (both)
+			silence(o, s->host, c, us + sim_rand(0, 50) * SIM_MS);
+	}
+	if (!alone && other->address > SIM_NODES_MAX) {
+		silence(s->host, other, c, us);
+		if (both)
+			silence(other, s->host, c, us);
+	}
+}
+
+/* ---- False suspicion (S1): safety may not rest on its being right ---- */
+
+static void suspect(unsigned node)
+{
+	const struct map *m = sim_newest_map();
+	const struct map_object *o =
+		m ? map_object(m,
+			       object_id(sim.volume, (uint32_t)sim_rand(0, sim.plan.objects - 1)))
+		  : NULL;
+	const struct map_member *mb;
+	const struct map_node *n, *pn;
+	struct object_change ch;
+	unsigned pick;
+
+	if (!o)
+		return;
+	pick = (unsigned)sim_rand(0, o->member_count - 1);
+	mb = &o->member[pick];
+	n = map_member_node(m, mb);
+	pn = map_primary_node(m, o);
+	if (!n || !pn || !mb->in || (node && (n->id != node || pick == o->primary)))
+		return;
+	ch = (struct object_change){.object = o->id, .epoch = o->epoch};
+	if (node || sim_chance(0.7)) {
+		ch.op = OBJ_TAKEOVER;
+		ch.node = ch.proposer = n->id;
+		ch.incarnation = n->incarnation;
+	} else {
+		ch.op = OBJ_DROP;
+		ch.replica = *mb;
+		ch.proposer = pn->id;
+		ch.incarnation = pn->incarnation;
+	}
+	sim_trace("false suspicion: %s of object %llx on epoch %u, node %u",
+		  ch.op == OBJ_DROP ? "drop" : "takeover", (unsigned long long)o->id, o->epoch,
+		  n->id);
+	sim_submit_changes(&ch, 1);
+	/* And the primary hears of it late. */
+	if (sim_chance(0.5) && pn->id <= sim.plan.nodes)
+		for (unsigned i = 1; i <= sim.plan.nodes; i++)
+			if (i != pn->id)
+				silence(sim.node[i].host, sim.node[pn->id].host, 1,
+					sim_rand(50, 1500) * SIM_MS);
+}
+
+static void suspect_as(void *arg)
+{
+	for (unsigned i = 0; i < 4 && !sim.faults_over; i++)
+		suspect((unsigned)(uintptr_t)arg);
+}
+
+/* A process ends and starts again at once, nobody hears of it for a while, and it takes over: what
+ * its predecessor granted is still good (T2 c). */
+static void hidden_restart(struct sim_node *s)
+{
+	for (unsigned i = 1; i <= sim.plan.nodes; i++)
+		if (i != s->number) {
+			uint64_t us = sim_rand(200, 900) * SIM_MS;
+
+			silence(s->host, sim.node[i].host, 2, us);
+			silence(sim.node[i].host, s->host, 2, us);
+		}
+	sim_node_kill(s, false);
+	restart_in(s, sim_rand(500, 10000));
+	simhost_at(sim_rand(60, 250) * SIM_MS, NULL, suspect_as, NULL,
+		   (void *)(uintptr_t)s->number);
+}
+
+/* ---- Disks ---- */
+
+static void fast_again(void *arg)
+{
+	struct sim_node *s = arg;
+
+	vhost_set_latency(s->host, VIO_WRITE, 15, 120);
+	vhost_set_latency(s->host, VIO_READ, 40, 160);
+	vhost_set_latency(s->host, VIO_FLUSH, 20, 800);
+}
+
+static void fault_slow(struct sim_node *s)
+{
+	uint64_t hi = sim_rand(5, 1500) * SIM_MS;
+
+	sim_trace("node %u: slow disks, up to %.1f ms", s->number, (double)hi / 1000);
+	vhost_set_latency(s->host, VIO_WRITE, hi / 20, hi);
+	vhost_set_latency(s->host, VIO_FLUSH, hi / 20, hi);
+	if (sim_chance(0.5))
+		vhost_set_latency(s->host, VIO_READ, hi / 20, hi);
+	simhost_at(sim_rand(100, 1500) * SIM_MS, NULL, fast_again, NULL, s);
+}
+
+static bool all_in(void)
+{
+	const struct map *m = sim_newest_map();
+
+	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+		const struct map_object *o = map_object(m, object_id(sim.volume, i));
+
+		if (!o || map_in_count(o) != o->member_count)
+			return false;
+	}
+	return m != NULL;
+}
+
+static bool is_out(const struct sim_node *s)
+{
+	const struct map *m = sim_newest_map();
+
+	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+		const struct map_object *o = map_object(m, object_id(sim.volume, i));
+
+		for (unsigned k = 0; o && k < o->member_count; k++)
+			if (o->member[k].group == s->number && o->member[k].in)
+				return false;
+	}
+	return m != NULL;
+}
+
+/* A bit of what is stored on the capacity device. */
+static void fault_rot(struct sim_node *s)
+{
+	uint8_t block[BLOCK_SIZE];
+
+	if (!all_in())
+		return;
+	for (unsigned tries = 0; tries < 200; tries++) {
+		uint64_t off = (1u << 20) + sim_rand(0, 512) * BLOCK_SIZE;
+		size_t used = 0, bit;
+
+		vfile_peek(s->host, SIM_DATA, off, block, sizeof(block));
+		while (used < sizeof(block) && !block[used])
+			used++;
+		if (used == sizeof(block))
+			continue;
+		bit = sim_rand(0, 8 * sizeof(block) - 1);
+		block[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		vfile_poke(s->host, SIM_DATA, off, block, sizeof(block));
+		sim_trace("node %u: a bit rots at %llu", s->number, (unsigned long long)off);
+		sim.counts.rot++;
+		rotten = true;
+		return;
+	}
+}
+
+static enum vfault disk_fault(void *arg, const struct vio *io)
+{
+	struct sim_node *s = arg;
+
+	if (simhost_now_us() > s->io_fault_until || strcmp(io->path, SIM_DATA) ||
+	    io->kind != VIO_READ || !sim_chance(0.3))
+		return VFAULT_NONE;
+	sim.counts.eio++;
+	return VFAULT_EIO;
+}
+
+static void fault_eio(struct sim_node *s)
+{
+	sim_trace("node %u: reads of its capacity device fail", s->number);
+	s->io_fault_until = simhost_now_us() + sim_rand(10, 800) * SIM_MS;
+	vhost_set_fault(s->host, disk_fault, s);
+}
+
+/* Its map is lost while it is down and out (L5). */
+static void lose_map(void *arg)
+{
+	struct sim_node *s = arg;
+
+	if (s->proc || sim.faults_over)
+		return;
+	if (is_out(s)) {
+		sim_trace("node %u loses its map", s->number);
+		vdb_remove(s->host, SIM_DB);
+		sim.counts.reformats++;
+		restart(s);
+		return;
+	}
+	simhost_at(100 * SIM_MS, NULL, lose_map, NULL, s);
+}
+
+/* ---- Each step ---- */
+
+static void power_back(struct sim_node *s)
+{
+	restart_in(s, sim_chance(0.5) ? sim_rand(5, 400) * SIM_MS : sim_rand(100, 5000) * SIM_MS);
+}
+
+static void fault_process(struct sim_node *s)
+{
+	const struct sim_plan *p = &sim.plan;
+
+	if (sim_chance(p->kill)) {
+		sim.counts.kills++;
+		if (sim_chance(p->hidden)) {
+			hidden_restart(s);
+			return;
+		}
+		sim_node_kill(s, false);
+		if (s == hurt && sim_chance(p->reformat))
+			lose_map(s);
+		restart_in(s, sim_chance(0.5) ? sim_rand(1, 100) * SIM_MS
+					      : sim_rand(100, 4000) * SIM_MS);
+	} else if (sim_chance(p->power)) {
+		sim.counts.cuts++;
+		sim_node_kill(s, true);
+		power_back(s);
+	} else if (sim_chance(p->pause)) {
+		uint64_t us = sim_chance(p->pause_long) ? sim_rand(500, 4000) * SIM_MS
+							: sim_rand(10, 700) * SIM_MS;
+
+		sim_trace("node %u pauses for %.1f ms", s->number, (double)us / 1000);
+		vproc_pause(s->proc, us);
+		sim.counts.pauses++;
+	}
+}
+
+static void fault_node(struct sim_node *s)
+{
+	const struct sim_plan *p = &sim.plan;
+
+	if (!s->member)
+		return;
+	if (is_up(s))
+		fault_process(s);
+	if (sim_chance(p->slow_disk))
+		fault_slow(s);
+	if (sim_chance(p->block))
+		fault_silence(s);
+	if (sim_chance(p->reset)) {
+		struct vhost *o = host_any();
+
+		if (o != s->host) {
+			sim_trace("connections of node %u and %s are reset", s->number, o->name);
+			vnet_reset(s->host, o);
+			sim.counts.resets++;
+		}
+	}
+	if (s == hurt && sim_chance(p->rot))
+		fault_rot(s);
+	if (s == hurt && sim_chance(p->eio))
+		fault_eio(s);
+}
+
+static void blackout(void)
+{
+	sim_trace("the power fails everywhere");
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++) {
+		struct sim_node *s = &sim.node[i];
+
+		if (!s->host || !s->member)
+			continue;
+		sim_node_kill(s, true);
+		restart_in(s, sim_rand(1, 2000) * SIM_MS);
+	}
+	sim.counts.cuts++;
+}
+
+static void leader_kill(void)
+{
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		struct consensus_status st;
+
+		if (!sim_node_map(&sim.node[i]))
+			continue;
+		control_status(sim.node[i].node->control, &st);
+		if (st.role != CONSENSUS_LEADER)
+			continue;
+		sim_node_kill(&sim.node[i], sim_chance(0.3));
+		restart_in(&sim.node[i], sim_rand(1, 3000) * SIM_MS);
+		sim.counts.kills++;
+		return;
+	}
+}
+
+static void fence(void)
+{
+	struct command c = {.kind = CMD_FENCE};
+	const struct map *m = sim_newest_map();
+
+	if (!m)
+		return;
+	c.fence.volume = sim.volume;
+	c.fence.newest = m->next_attachment - 1;
+	sim_submit(&c, NULL, NULL);
+	sim.counts.fences++;
+	sim_trace("all attachments are revoked");
+}
+
+static void step(void *arg)
+{
+	const struct sim_plan *p = &sim.plan;
+
+	if (sim.faults_over)
+		return;
+	for (unsigned i = 1; i <= p->nodes + p->spare; i++)
+		fault_node(&sim.node[i]);
+	if (sim_chance(p->blackout))
+		blackout();
+	if (sim_chance(p->leader_kill))
+		leader_kill();
+	if (sim_chance(p->suspect))
+		suspect(0);
+	if (sim_chance(p->fence))
+		fence();
+	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++)
+		if (sim_chance(p->client_kill))
+			sim_client_kill(&sim.client[i], sim_chance(0.5));
+	simhost_at(sim_rand(20, 80) * SIM_MS, NULL, step, NULL, NULL);
+}
+
+static void grow(void *arg)
+{
+	struct command c = {.kind = CMD_VOLUME_RESIZE};
+
+	c.volume.volume.id = sim.volume;
+	c.volume.volume.size = (sim.plan.objects + 1) * OBJECT_SIZE_MIN;
+	sim_submit(&c, NULL, NULL);
+	sim.counts.resizes++;
+}
+
+void sim_faults_begin(void)
+{
+	const struct sim_plan *p = &sim.plan;
+
+	hurt = node_any();
+	rotten = false;
+	sim.faults_from = simhost_now_us();
+	if (p->late > 0)
+		vnet_set_delay(20, 300, p->late, 20 * SIM_MS);
+	if (p->resize)
+		simhost_at(sim_rand(0, p->fault_us), NULL, grow, NULL, NULL);
+	if (p->join && p->spare)
+		sim_join_later(&sim.node[p->nodes + 1], sim_rand(0, p->fault_us));
+	simhost_at(sim_rand(0, 500) * SIM_MS, NULL, step, NULL, NULL);
+}
+
+/* ---- The end of them ---- */
+
+static bool group_failed(const struct sim_node *s)
+{
+	struct group *g;
+
+	if (!sim_node_serves(s))
+		return false;
+	list_for_each(g, &s->node->shards[0].replicator->groups, link) if (g->failed) return true;
+	return false;
+}
+
+/* Each object has a replica in elsewhere. */
+static bool others_in(const struct sim_node *s)
+{
+	const struct map *m = sim_newest_map();
+
+	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+		const struct map_object *o = map_object(m, object_id(sim.volume, i));
+		bool other = false;
+
+		for (unsigned k = 0; o && k < o->member_count; k++)
+			other |= o->member[k].in && o->member[k].group != s->number;
+		if (!other)
+			return false;
+	}
+	return m != NULL;
+}
+
+static struct sim_node *pick_broken(void)
+{
+	struct sim_node *s = node_any();
+	unsigned alive = 0;
+
+	if (!s->member || !others_in(s))
+		return NULL;
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++)
+		alive += i != s->number && sim.node[i].member;
+	return alive >= 2 ? s : NULL;
+}
+
+static void look_again(void *arg);
+
+void sim_heal(void)
+{
+	sim_trace("healing");
+	sim.faults_over = true;
+	vnet_set_delay(20, 120, 0, 0);
+	for (unsigned a = 1; a <= SIM_NODES_MAX; a++) {
+		struct sim_node *s = &sim.node[a];
+
+		if (!s->host)
+			continue;
+		fast_again(s);
+		vhost_set_fault(s->host, NULL, NULL);
+		if (s->member && !s->broken && !s->proc && (s->down || !s->starts))
+			sim_node_start(s);
+	}
+	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++)
+		sim.client[i].next_start_us = 0;
+	simhost_at(0, NULL, look_again, NULL, NULL);
+}
+
+/* As an operator would: a node whose group failed is started again. */
+static void look_again(void *arg)
+{
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++)
+		if (group_failed(&sim.node[i])) {
+			sim_node_kill(&sim.node[i], false);
+			sim_node_start(&sim.node[i]);
+		}
+	simhost_at(2 * SIM_S, NULL, look_again, NULL, NULL);
+}
+
+/* One node, and with it a minority of Raft, never comes back. Only if somebody else has everything;
+ * what was on its way to Raft may still say otherwise, then it comes back after all. */
+void sim_break_for_good(void)
+{
+	struct sim_node *s = pick_broken();
+
+	if (!sim.plan.minority || !s)
+		return;
+	sim_node_kill(s, sim_chance(0.5));
+	s->broken = true;
+	simhost_run(NULL, NULL, simhost_now_us() + SIM_S);
+	if (others_in(s)) {
+		sim_trace("node %u stays broken for good", s->number);
+		return;
+	}
+	s->broken = false;
+	sim_node_start(s);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Swarm: each kind of fault is on in some of the histories, at a rate of its own, so that no kind
+ * hides what another would show. */
+#include "tests/simulator/plan.h"
+
+#include "node/base/check.h"
+#include "node/base/rng.h"
+
+static double on(struct rng *r, double share, double low, double high)
+{
+	double x = (double)rng_between(r, 0, 1000) / 1000;
+
+	return rng_chance(r, share) ? low + (high - low) * x * x : 0;
+}
+
+void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 7919 + 1);
+	*p = (struct sim_plan){.seed = seed};
+	p->nodes = (unsigned)rng_between(&r, 3, 5);
+	if (rng_chance(&r, 0.6))
+		p->nodes = 3;
+	p->copies = (unsigned)rng_between(&r, 2, 3);
+	p->shards = rng_chance(&r, 0.3) ? 2 : 1;
+	p->objects = (unsigned)rng_between(&r, 1, 3);
+	p->clients = (unsigned)rng_between(&r, 1, 3);
+	p->gateways = rng_chance(&r, 0.4) ? 1 : 0;
+	p->ops = (unsigned)rng_between(&r, 30, 120);
+	p->depth = (unsigned)rng_between(&r, 1, 8);
+	p->fault_us = rng_between(&r, 1000000, 6000000);
+	p->kill = on(&r, 0.6, 0.002, 0.03);
+	p->power = on(&r, 0.4, 0.002, 0.02);
+	p->pause = on(&r, 0.5, 0.002, 0.04);
+	p->pause_long = rng_chance(&r, 0.5) ? 0.3 : 0;
+	p->stall = on(&r, 0.3, 0.002, 0.03);
+	p->block = on(&r, 0.5, 0.002, 0.04);
+	p->reset = on(&r, 0.5, 0.002, 0.05);
+	p->slow_disk = on(&r, 0.3, 0.002, 0.03);
+	p->rot = on(&r, 0.3, 0.01, 0.1);
+	p->eio = on(&r, 0.2, 0.005, 0.03);
+	p->reformat = on(&r, 0.2, 0.05, 0.5);
+	p->blackout = on(&r, 0.2, 0.002, 0.02);
+	p->suspect = on(&r, 0.4, 0.01, 0.2);
+	p->leader_kill = on(&r, 0.3, 0.002, 0.02);
+	p->client_kill = on(&r, 0.3, 0.002, 0.02);
+	p->fence = on(&r, 0.2, 0.002, 0.01);
+	p->hidden = rng_chance(&r, 0.3) ? 0.4 : 0;
+	p->late = on(&r, 0.5, 0.002, 0.05);
+	p->duplicate = on(&r, 0.5, 0.005, 0.1);
+	p->drift = rng_chance(&r, 0.5);
+	p->drift_ppm = 40000;
+	p->trims = rng_chance(&r, 0.4);
+	p->partial = rng_chance(&r, 0.4);
+	p->compression = rng_chance(&r, 0.4);
+	p->dedup = rng_chance(&r, 0.3);
+	p->tiny_log = rng_chance(&r, 0.4);
+	p->tiny_data = rng_chance(&r, 0.3);
+	p->exclusive = rng_chance(&r, 0.4);
+	p->resize = rng_chance(&r, 0.2);
+	p->join = rng_chance(&r, 0.15);
+	p->minority = rng_chance(&r, 0.6);
+	p->spare = p->join ? 1 : 0;
+	if (p->nodes + p->spare > SIM_NODES_MAX)
+		p->spare = 0;
+}
+
+void sim_plan_rough(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 104729 + 5);
+	sim_plan_from_seed(p, seed);
+	p->nodes = 3;
+	p->copies = 2 + seed % 2;
+	p->objects = 1;
+	p->clients = 2;
+	p->gateways = 1;
+	p->ops = 150;
+	p->depth = 8;
+	p->spare = 0;
+	p->join = p->resize = p->exclusive = false;
+	p->fault_us = 4000000;
+	p->suspect = seed % 3 ? 0.3 : 0.05;
+	p->hidden = 0.3;
+	p->kill = rng_chance(&r, 0.5) ? 0.03 : 0.005;
+	p->pause = rng_chance(&r, 0.5) ? 0.05 : 0.01;
+	p->stall = rng_chance(&r, 0.5) ? 0.03 : 0;
+	p->pause_long = 0.3;
+	p->block = rng_chance(&r, 0.5) ? 0.05 : 0;
+	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
+	p->rot = p->eio = p->reformat = p->slow_disk = p->client_kill = p->fence = 0;
+	p->duplicate = 0.1;
+	p->trims = p->partial = p->minority = false;
+}

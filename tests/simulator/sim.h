@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole cluster in one process, in virtual time, from one seed. See README.md.
+ *
+ *   plan.c      what a seed stands for: sizes, kinds of faults and their rates
+ *   doors.c     what stands for files of identity, certificates, Raft's database, the admin
+ * interface host.c      a node's process: start, supervisor, what is looked at from outside
+ *   operator.c  birth of the cluster, commands to it
+ *   client.c    clients: the product's, on hosts of their own or inside a node; what they do and
+ * saw faults.c    what goes wrong, when, and what it may never exceed check.c     what must hold at
+ * all times; replicas when quiet run.c       one history: birth, faults, healing, verdict main.c
+ * batches, planted faults, the command line */
+#pragma once
+
+#include "client/client.h"
+#include "cluster/replica.h"
+#include "node/node.h"
+#include "tests/lib/linear.h"
+#include "tests/simhost/simhost.h"
+#include "tests/simhost/vnet.h"
+#include "tests/simulator/doors.h"
+#include "tests/simulator/plan.h"
+
+#define SIM_SECTOR 512u
+#define SIM_PORT   7000u
+#define SIM_CACHE  VPATH "cache"
+#define SIM_DATA   VPATH "data"
+#define SIM_DB     VPATH "db"
+#define SIM_US     1u
+#define SIM_MS     1000u
+#define SIM_S      1000000u
+
+/* ---- Nodes ---- */
+
+struct sim_node {
+	unsigned number; /* 1 …; also its group's, and its host's address */
+	struct vhost *host;
+	struct vproc *proc; /* NULL: not running */
+	struct node *node;  /* in the process's memory; NULL while there is none */
+	struct uuid uuid, group;
+	char name[16], listen[32];
+	bool member; /* the cluster knows it */
+	bool broken; /* for good */
+	bool down;   /* a fault keeps it down until its restart */
+	unsigned starts, exits, join_step;
+	/* On its system disk. */
+	uint32_t incarnation;
+	struct birth_peer peers[NODES_MAX];
+	unsigned peer_count;
+	bool formatted;
+	uint64_t io_fault_until;
+	uint64_t map_version; /* newest seen, of this process */
+	uint64_t raft_term, raft_applied;
+};
+
+/* ---- Clients ---- */
+
+struct sim_client {
+	unsigned index; /* 0 … */
+	unsigned node;  /* 0: a host of its own; else inside this node */
+	struct vhost *host;
+	struct vproc *proc; /* NULL: not running */
+	char name[32];
+	bool broken, done;
+	unsigned left, open; /* operations still to begin; begun */
+	unsigned life;
+	void *driver; /* in the process's memory */
+	struct vnet_tap tap;
+	uint64_t next_start_us;
+};
+
+struct sim {
+	struct sim_plan plan;
+	struct sim_node node[SIM_NODES_MAX + 1];
+	struct sim_client client[SIM_CLIENTS_MAX];
+	struct uuid cluster;
+	uint32_t volume; /* id; 0: not made yet */
+	bool faults_over, verbose, final_reads_due;
+	uint64_t faults_from;
+	char failure[4096];
+	struct sim_counts {
+		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
+			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
+			fences, held, deep_pauses, resizes, joins;
+	} counts;
+};
+extern struct sim sim;
+
+void sim_fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void sim_trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
+uint64_t sim_rand(uint64_t lo, uint64_t hi);
+bool sim_chance(double p);
+/* The node that a process, or the calling one, is. */
+struct sim_node *sim_node_of(struct vproc *p);
+struct sim_node *sim_this_node(void);
+
+/* host.c */
+void sim_node_create(struct sim_node *s, unsigned number);
+void sim_node_format(struct sim_node *s); /* new disks, empty, of its group */
+void sim_node_start(struct sim_node *s);
+void sim_node_kill(struct sim_node *s, bool power);
+bool sim_node_serves(const struct sim_node *s);           /* registered, its shards run */
+const struct map *sim_node_map(const struct sim_node *s); /* of its control loop; NULL */
+/* The newest applied state that is anywhere in reach of the simulator. */
+const struct map *sim_newest_map(void);
+const struct state *sim_newest_state(void);
+
+/* operator.c */
+bool sim_birth(void);
+/* Through any node, until it is accepted or refused. done may be NULL; outside of any process. */
+void sim_submit(const struct command *c, void (*done)(void *arg, const struct command_result *r),
+		void *arg);
+
+/* As a node's shards would propose them: nobody is told the outcome. */
+void sim_submit_changes(const struct object_change *changes, unsigned count);
+void sim_join_later(struct sim_node *s, uint64_t us); /* a node becomes part of the cluster */
+
+/* client.c */
+void sim_clients_create(void);
+void sim_client_start(struct sim_client *c);
+void sim_client_kill(struct sim_client *c, bool power);
+bool sim_clients_done(void);
+bool sim_client_ready(void);        /* one has the volume open */
+void sim_clients_final_reads(void); /* through it */
+void sim_clients_describe(char *text, size_t size);
+const char *sim_history_check(void);
+void sim_history_clear(void);
+
+/* faults.c */
+void sim_faults_begin(void);
+void sim_heal(void);
+void sim_break_for_good(void);
+
+/* check.c */
+void sim_check_begin(void);
+void sim_check_now(void); /* between events */
+bool sim_all_quiet(void);
+void sim_check_replicas(void);
+void sim_describe(char *text, size_t size);
+
+/* run.c: true: nothing was found. */
+bool sim_run(const struct sim_plan *plan);
