@@ -3,11 +3,13 @@
  * Linear in the queue's length, which the limit on operations in flight bounds. */
 #include "cluster/range_queue.h"
 
+#include "node/base/rules.h"
+
 static bool conflicts(const struct range_entry *a, const struct range_entry *b)
 {
 	if (a->block >= b->block + b->blocks || b->block >= a->block + a->blocks)
 		return false;
-	return a->kind != b->kind || a->kind == RANGE_MERGE;
+	return a->kind != b->kind || (a->kind == RANGE_MERGE && rule(RULE_MERGE_ALONE));
 }
 
 void range_queue_init(struct range_queue *q)

@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-uint32_t replica_rules_off;
-
 const struct replicator_times replicator_default_times = {
 	.beacon_ms = 150,
 	.beacon_idle_ms = 1000,
@@ -146,7 +144,8 @@ static int find_me(struct replicator *r, const struct map_object *c, struct grou
 bool object_is_primary(const struct object *o)
 {
 	return o->listed && o->me >= 0 && o->config.primary == o->me &&
-	       o->config.member[o->me].in && o->config.primary_incarnation == o->r->incarnation;
+	       o->config.member[o->me].in &&
+	       (o->config.primary_incarnation == o->r->incarnation || !rule(RULE_OWN_TENURE));
 }
 
 static void created(struct wait *w, int rc)
@@ -274,7 +273,8 @@ static void object_apply(struct object *o)
 	if (p)
 		primary_reconfigure(p);
 	else if (object_is_primary(o) && o->store && o->gen == o->config.member[o->me].gen &&
-		 o->config.tenure > o->seen && o->config.tenure > o->stopped && !o->group->failed &&
+		 ((o->config.tenure > o->seen && o->config.tenure > o->stopped) || !rule(RULE_OWN_TENURE)) &&
+		 !o->group->failed &&
 		 !store_is_damaged(o->store) && !o->diverged)
 		primary_start(o);
 }
@@ -287,7 +287,7 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	const struct map_member *pm = &c->member[c->primary];
 	const struct map_group *g;
 
-	if (o->me < 0 || !c->member[o->me].in || o->primary || !o->store ||
+	if (o->me < 0 || (!c->member[o->me].in && rule(RULE_ONLY_IN)) || o->primary || !o->store ||
 	    o->gen != c->member[o->me].gen || o->diverged || o->resigning || o->group->failed ||
 	    store_is_damaged(o->store))
 		return false;

@@ -168,7 +168,9 @@ static void fill_resume(struct wait *w, int rc)
 
 			if (*st != PAGE_UNKNOWN)
 				continue;
-			if (version_eq(f->versions.versions[i], f->their_versions.versions[i]) &&
+			int differs = version_cmp(f->versions.versions[i], f->their_versions.versions[i]);
+
+			if ((rule(RULE_DIFFERS) ? !differs : differs <= 0) &&
 			    !(f->their_versions.damaged >> i & 1))
 				set_current(f, first + i);
 			else

@@ -19,7 +19,7 @@
 #include "cluster/range_queue.h"
 #include "cluster/replica.h"
 #include "cluster/replica_msg.h"
-#include "cluster/replica_rules.h"
+#include "node/base/rules.h"
 #include "node/base/log.h"
 
 #define PROPOSE_AGAIN_US  250000u

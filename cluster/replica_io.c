@@ -139,7 +139,7 @@ static uint8_t attachment_status(struct io_op *op)
 		return IO_FENCED;
 	if (a->volume != object_volume(q->object) || a->epoch != q->attach_epoch)
 		return IO_FENCED;
-	return a->revoked ? IO_FENCED : IO_OK;
+	return a->revoked && rule(RULE_REVOKED) ? IO_FENCED : IO_OK;
 }
 
 static uint8_t admission_status(struct io_op *op)
@@ -461,6 +461,8 @@ static int op_gate(struct io_op *op)
 						      q->attach_epoch, q->request, &v)
 				 : RETRY_NEW) {
 	case RETRY_BELOW:
+		if (!rule(RULE_LOW_WATER))
+			break;
 		return op_answer_with(op, IO_DUPLICATE);
 	case RETRY_KNOWN: /* it is that write; only the answer is missing */
 		op->wanted = v;

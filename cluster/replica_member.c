@@ -225,7 +225,8 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		nak(s, &m->key, NAK_FAILED);
 		return;
 	}
-	if (o->seen > m->key.tenure || (o->primary && o->primary->tenure >= m->key.tenure)) {
+	if ((o->seen > m->key.tenure && rule(RULE_STALE)) ||
+	    (o->primary && o->primary->tenure >= m->key.tenure)) {
 		uint8_t body[32];
 		struct writer w = writer_init(body, sizeof(body));
 		struct msg_stale stale = {.key = m->key, .seen = o->seen};
@@ -339,6 +340,10 @@ static int arrival_log(struct arrival *a)
 	} else {
 		rc = store_append(o->store, &a->append, &a->record, a->payload.data, a->fps,
 				  &a->wait);
+	}
+	if (!rule(RULE_ACK_DURABLE) && rc == PENDING && a->record.kind != RECORD_COPY) {
+		o->in.durable = a->record.version;
+		owe_ack(o);
 	}
 	if (rc == -ERR_LIMIT)
 		object_release(o);

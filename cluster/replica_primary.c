@@ -373,10 +373,10 @@ void primary_check(struct primary *p)
 	uint64_t now = now_us(p->r);
 
 	if (p->state == PRIMARY_JOIN) {
-		if (settled_seq(p) < p->tail_end.seq)
+		if (settled_seq(p) < p->tail_end.seq && rule(RULE_TAKE_ALL))
 			return;
 		for (unsigned i = 0; i < p->member_count; i++)
-			if (p->member[i].want && p->member[i].state != MEMBER_JOINED)
+			if (p->member[i].want && p->member[i].state != MEMBER_JOINED && rule(RULE_TAKE_ALL))
 				return;
 		p->state = PRIMARY_FENCE;
 		primary_advance(p);
@@ -783,7 +783,7 @@ void primary_stale(struct session *s, const struct msg_stale *m)
 
 bool primary_leased(struct primary *p, const char **waits_for)
 {
-	uint64_t now = now_us(p->r);
+	uint64_t now = rule(RULE_CLOCK) ? now_us(p->r) : loop_turn_us(p->r->loop);
 	bool ok = true;
 
 	for (unsigned i = 0; i < p->member_count; i++) {
@@ -791,7 +791,7 @@ bool primary_leased(struct primary *p, const char **waits_for)
 
 		if (!m->want)
 			continue;
-		if (m->state != MEMBER_JOINED) {
+		if (m->state != MEMBER_JOINED && (rule(RULE_LEASE_JOINED) || !m->session)) {
 			*waits_for = "a member to join";
 			return false;
 		}

@@ -107,7 +107,8 @@ static void on_grant(struct session *s, struct reader *r)
 		return;
 	}
 	s->unanswered_us = 0;
-	s->lease_end_us = MAX(s->lease_end_us, t + ms(s->r->times->lease_ms));
+	s->lease_end_us =
+		MAX(s->lease_end_us, t + ms(s->r->times->lease_ms) * (rule(RULE_LEASE_SHORT) ? 1 : 4));
 	s->r->gate_open = true;
 	replica_arm(s->r);
 }
@@ -595,7 +596,7 @@ bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, u
 		return true;
 	if (p->refused && !p->stream[stream])
 		return true;
-	return now - heard >= ms(r->times->silence_ms);
+	return now - heard >= ms(r->times->silence_ms) && rule(RULE_SUSPECT);
 }
 
 void session_tick(struct replicator *r, uint64_t now)

@@ -4,6 +4,7 @@
  * is checked against the incarnations that are current, so that a process from before a restart
  * changes nothing. The set I of `in` members never becomes empty. */
 #include "cluster/state_impl.h"
+#include "node/base/rules.h"
 
 #define EPOCH_COUNTER_MAX 0xffffffu /* 8 bits recovery generation above it */
 
@@ -111,7 +112,7 @@ static enum object_refusal takeover(struct state *s, struct map_object *o,
 	}
 	if (found < 0)
 		return OBJ_NOT_MEMBER;
-	if (!o->member[found].in)
+	if (!o->member[found].in && rule(RULE_ONLY_IN))
 		return OBJ_NOT_IN;
 	if (!node_current(s, ch->node, ch->incarnation))
 		return OBJ_INCARNATION;

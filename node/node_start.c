@@ -9,6 +9,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "node/base/steps.h"
 #include "node/node.h"
 
@@ -49,7 +50,9 @@ static int start_groups(void *ctx)
 static int start_incarnation(void *ctx)
 {
 	struct node *n = ctx;
-	int rc = identity_raise(n->config.state_dir, &n->identity, node_groups_incarnation(n) + 1);
+	int rc = rule(RULE_RAISE) ? identity_raise(n->config.state_dir, &n->identity,
+						   node_groups_incarnation(n) + 1)
+				  : 0;
 
 	return rc < 0 ? rc : node_groups_set_incarnation(n);
 }

@@ -8,6 +8,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "store/store_impl.h"
 
 #define HEAD_CAP    (LOG_BATCH_HEADER_BLOCKS_MAX * BLOCK_SIZE)
@@ -425,6 +426,8 @@ static void on_written(struct wait *w, int rc)
 
 		__atomic_store_n(&d->failed, rc, __ATOMIC_RELAXED);
 		store_fail(s, -ERR_DEVICE, "a write to the log failed");
+	} else if (!rule(RULE_LANE_ORDER)) {
+		shard_batch_durable(sh, b);
 	}
 	reap(l);
 	if (l->open || !list_empty(&l->ready) || l->name_release)

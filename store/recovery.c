@@ -16,6 +16,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "store/recovery.h"
 
 static const uint8_t *window(struct recovery *rc, uint32_t seg, uint32_t block, uint32_t blocks)
@@ -238,7 +239,7 @@ static void walk_chain(struct recovery *rc, struct chain *c)
 		c->last = 0; /* nothing in order */
 	} else {
 		c->damaged = c->last < c->durable;
-		if (!c->damaged)
+		if (!c->damaged && rule(RULE_TORN_TAIL))
 			verify_tail(rc, c);
 	}
 	if (c->damaged)

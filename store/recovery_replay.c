@@ -8,6 +8,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "store/recovery.h"
 
 static struct store_object *find(struct shard *sh, uint64_t id)
@@ -147,7 +148,7 @@ static void replay_data(struct store_object *o, const struct log_record *lr, con
 
 	o->used = true;
 	if (r->kind != RECORD_COPY) {
-		if (!epochs_hold(&o->h, r->version))
+		if (!epochs_hold(&o->h, r->version) && rule(RULE_EPOCHS_HOLD))
 			return;
 		retry_note(&o->retry, r->attachment, r->attach_epoch, r->request, r->low_water,
 			   r->version);

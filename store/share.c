@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of shared blocks within a commit. It must never leave a share with references without its
  * key by place, or the other way round (I9), and never give a damaged block a new place. */
+#include "node/base/rules.h"
 #include "store/share.h"
 
 #include <stdlib.h>
@@ -347,7 +348,7 @@ void share_ref(struct tier *t, struct tshare *s, uint32_t volume, int sign)
 		atomic_fetch_add(&t->corrupt_blocks, 1);
 		return;
 	}
-	s->next.refs--;
+	s->next.refs -= rule(RULE_SHARE_REFS);
 	s->next.owner_refs -= owner;
 }
 

@@ -6,6 +6,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "store/store_impl.h"
 
 /* ---- The tail ---- */
@@ -71,7 +72,8 @@ static bool is_committed(const struct store_object *o, struct version v)
 	 * must have met the cut first. */
 	if (o->replaying && o->h.epoch_count && v.seq < o->h.epochs[0].first_seq)
 		return false;
-	return version_cmp(v, o->known) <= 0 && v.seq <= o->known.seq && epochs_hold(&o->h, v);
+	return version_cmp(v, o->known) <= 0 && v.seq <= o->known.seq &&
+	       (epochs_hold(&o->h, v) || !rule(RULE_EPOCHS_HOLD));
 }
 
 void object_advance(struct store_object *o)
@@ -85,7 +87,7 @@ void object_advance(struct store_object *o)
 	while (!list_empty(&o->tail)) {
 		struct log_tail *t = container_of(o->tail.next, struct log_tail, link);
 
-		if (t->pos == LOG_NONE || !is_committed(o, t->r.version))
+		if (t->pos == LOG_NONE || (!is_committed(o, t->r.version) && rule(RULE_COMMITTED)))
 			break;
 		index_apply(o->shard, t);
 		tail_free(o->shard, t);

@@ -15,6 +15,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 
 #define FILL_START    1000u /* permyriad: below, only what is old is destaged */
 #define FILL_MOVE     3000u /* stalled tails are moved from here on */
@@ -129,7 +130,7 @@ static void gather_page(struct destage *d, struct page_node *p)
 				    .compression = o->compression,
 				    .dedup = o->dedup,
 				    .first = b->block_count};
-	for (unsigned i = 0; i < p->count; i++) {
+	for (unsigned i = rule(RULE_PAGE_WHOLE) ? 0 : p->count / 2; i < p->count; i++) {
 		const struct log_entry *e = &p->entries[i];
 
 		if (e->kind == MAP_RAW) {
@@ -298,6 +299,8 @@ static bool headers_saved(struct shard *sh, uint32_t seg)
 	size_t at[HEADERS_PER_BATCH + 1];
 	unsigned count = 0;
 
+	if (!rule(RULE_HEADERS_SAVED))
+		return true;
 	if (hs->busy)
 		return false;
 	hs->bytes.len = 0;

@@ -4,6 +4,7 @@
  * must never leave out the giving back of what a changed entry held (I8). */
 #include <stdlib.h>
 
+#include "node/base/rules.h"
 #include "store/tier_internal.h"
 
 void tier_fail(struct tier *t, int rc, const char *what)
@@ -256,7 +257,8 @@ void txn_entry_clear(struct tier *t, struct work_page *w, unsigned index)
 		count_entry(&w->o->counters_next, map_entry_kind(word), map_entry_units(word), -1);
 		/* What a damaged page held was lost with it; it was counted when it was whole. */
 		w->o->counters_next.damaged += w->load_failed;
-		segment_account(&t->seg, word, -1);
+		if (rule(RULE_GIVE_BACK))
+			segment_account(&t->seg, word, -1);
 		if (map_entry_kind(word) == MAP_SHARE)
 			share_release(t, map_share_id(word), w->o->volume);
 	}

@@ -5,6 +5,7 @@
  * reference, so that what it looks up is not written over under it (I10). */
 #include <stdlib.h>
 
+#include "node/base/rules.h"
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
@@ -339,7 +340,7 @@ static bool block_verify(struct read_op *r, struct read_run *run, unsigned i)
 					     map_entry_units(e->word), dest))
 		return false;
 	fp = hash_block(dest);
-	if (fp.lo != r->map->entry[i].fp64)
+	if (fp.lo != r->map->entry[i].fp64 && rule(RULE_VERIFY))
 		return false;
 	if (r->op->fps)
 		r->op->fps[i - r->op->first] = fp;

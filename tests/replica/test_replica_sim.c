@@ -207,7 +207,7 @@ static int run_many(uint64_t from, uint64_t count, double budget_s, bool rough)
 static int plant(uint64_t tries, unsigned only)
 {
 	static const struct {
-		uint32_t rule;
+		enum rule rule;
 		unsigned from; /* near a seed that showed it once; the search goes on from there */
 		const char *name;
 	} rules[] = {
@@ -236,7 +236,7 @@ static int plant(uint64_t tries, unsigned only)
 
 		if (only && rules[k].rule != only)
 			continue;
-		replica_rules_off = rules[k].rule;
+		rule_left_out = rules[k].rule;
 		for (i = rules[k].from; i < rules[k].from + tries; i++) {
 			struct sim_plan p;
 
@@ -246,7 +246,7 @@ static int plant(uint64_t tries, unsigned only)
 							   : sim_run(&p)))
 				break;
 		}
-		replica_rules_off = 0;
+		rule_left_out = RULE_NONE;
 		if (i == rules[k].from + tries)
 			printf("MISSED after %llu histories: %s\n", (unsigned long long)tries,
 			       rules[k].name);
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(a, "--seconds"))
 			budget = strtod(v, NULL);
 		else if (!strcmp(a, "--rule"))
-			only = 1u << strtoul(v, NULL, 10);
+			only = (unsigned)strtoul(v, NULL, 10);
 		else if (!strcmp(a, "--plant"))
 			planted = true;
 		else if (!strcmp(a, "--rough"))
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 		else
 			sim_plan_from_seed(&p, seed);
 		p.verbose = true;
-		replica_rules_off = planted ? only : 0;
+		rule_left_out = planted ? (enum rule)only : RULE_NONE;
 		log_set_level(LOG_INFO);
 		printf("%s\n", sim_run(&p) ? "ok" : sim.failure);
 		return sim.failure[0] != 0;

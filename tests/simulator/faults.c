@@ -525,7 +525,7 @@ void sim_break_for_good(void)
 		return;
 	sim_node_kill(s, sim_chance(0.5));
 	s->broken = true;
-	simhost_run(NULL, NULL, simhost_now_us() + SIM_S);
+	simhost_run(NULL, NULL, simhost_now_us() + 4 * SIM_S); /* longer than any silence */
 	if (others_in(s)) {
 		sim_trace("node %u stays broken for good", s->number);
 		return;

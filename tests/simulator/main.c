@@ -1,174 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line; see README.md. */
 #include <malloc.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "node/base/log.h"
-#include "tests/simulator/sim.h"
-
-struct batch {
-	uint64_t from, count;
-	double seconds; /* 0: no limit */
-	unsigned jobs;
-	void (*plan)(struct sim_plan *p, uint64_t seed);
-};
-
-static double wall_s(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
-/* ---- Histories in processes of their own: one that crashes is a finding, too ---- */
-
-struct report {
-	uint64_t seed;
-	bool failed;
-	struct sim_counts counts;
-	char text[200];
-};
-
-#define WORKERS_MAX     16u
-#define HISTORY_LIMIT_S 60u /* of the wall: a history takes a fraction of a second */
-struct worker {
-	pid_t pid;
-	int fd;
-	uint64_t next; /* the seed it is at */
-};
-
-static struct sim_counts totals;
-static uint64_t histories, failures;
-
-static void totals_add(const struct sim_counts *c)
-{
-	const uint64_t *from = (const uint64_t *)c;
-	uint64_t *to = (uint64_t *)&totals;
-
-	for (size_t i = 0; i < sizeof(*c) / sizeof(uint64_t); i++)
-		to[i] += from[i];
-}
-
-/* Takes seeds from `from` on in steps, and writes a report of each. */
-static _Noreturn void work(int fd, uint64_t from, uint64_t end, uint64_t step, double until_s,
-			   const struct batch *b)
-{
-	for (uint64_t seed = from; seed < end && (!until_s || wall_s() < until_s); seed += step) {
-		struct report r = {.seed = seed};
-		struct sim_plan p;
-
-		b->plan(&p, seed);
-		alarm(HISTORY_LIMIT_S);
-		r.failed = !sim_run(&p);
-		r.counts = sim.counts;
-		snprintf(r.text, sizeof(r.text), "%.*s", (int)sizeof(r.text) - 1, sim.failure);
-		if (write(fd, &r, sizeof(r)) != sizeof(r))
-			_exit(2);
-	}
-	_exit(0);
-}
-
-static void worker_start(struct worker *w, uint64_t from, uint64_t end, uint64_t step,
-			 double until_s, const struct batch *b)
-{
-	int fds[2];
-
-	CHECK(pipe(fds) == 0);
-	fflush(stdout);
-	w->next = from;
-	w->pid = fork();
-	CHECK(w->pid >= 0);
-	if (!w->pid) {
-		close(fds[0]);
-		work(fds[1], from, end, step, until_s, b);
-	}
-	close(fds[1]);
-	w->fd = fds[0];
-}
-
-static void tell(uint64_t seed, const char *text)
-{
-	failures++;
-	printf("seed %llu: %s\n", (unsigned long long)seed, text);
-	fflush(stdout);
-}
-
-/* One report, or its end. False: it is over and done. */
-static bool worker_hear(struct worker *w, uint64_t end, uint64_t step, double until_s,
-			const struct batch *b)
-{
-	struct report r;
-	char text[80];
-	int status;
-
-	if (read(w->fd, &r, sizeof(r)) == sizeof(r)) {
-		histories++;
-		totals_add(&r.counts);
-		w->next = r.seed + step;
-		if (r.failed)
-			tell(r.seed, r.text);
-		return true;
-	}
-	close(w->fd);
-	waitpid(w->pid, &status, 0);
-	if (WIFEXITED(status) && !WEXITSTATUS(status))
-		return false;
-	snprintf(text, sizeof(text), "the simulator died of signal %d",
-		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-	histories++;
-	tell(w->next, text);
-	worker_start(w, w->next + step, end, step, until_s, b);
-	return true;
-}
-
-static int run_batch(const struct batch *b)
-{
-	double start = wall_s(), until = b->seconds > 0 ? start + b->seconds : 0;
-	struct worker w[WORKERS_MAX];
-	struct pollfd fds[WORKERS_MAX];
-	unsigned jobs = MIN(b->jobs, WORKERS_MAX), alive = jobs;
-
-	for (unsigned i = 0; i < jobs; i++) {
-		worker_start(&w[i], b->from + i, b->from + b->count, jobs, until, b);
-		fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
-	}
-	while (alive) {
-		CHECK(poll(fds, jobs, -1) > 0);
-		for (unsigned i = 0; i < jobs; i++) {
-			if (!fds[i].revents)
-				continue;
-			if (worker_hear(&w[i], b->from + b->count, jobs, until, b)) {
-				fds[i].fd = w[i].fd;
-			} else {
-				fds[i].fd = -1;
-				alive--;
-			}
-		}
-	}
-	printf("%llu histories from seed %llu on, %llu failures, %.1f s: %llu operations (%llu "
-	       "reads), %llu kills, "
-	       "%llu power cuts, %llu pauses, %llu silences, %llu resets, %llu late requests, %llu "
-	       "rotten bits, "
-	       "%llu read errors, %llu maps lost, %llu fences, %llu joins, %llu resizes, %llu "
-	       "events\n",
-	       (unsigned long long)histories, (unsigned long long)b->from,
-	       (unsigned long long)failures, wall_s() - start, (unsigned long long)totals.ops,
-	       (unsigned long long)totals.reads, (unsigned long long)totals.kills,
-	       (unsigned long long)totals.cuts, (unsigned long long)totals.pauses,
-	       (unsigned long long)totals.blocks, (unsigned long long)totals.resets,
-	       (unsigned long long)totals.duplicates, (unsigned long long)totals.rot,
-	       (unsigned long long)totals.eio, (unsigned long long)totals.reformats,
-	       (unsigned long long)totals.fences, (unsigned long long)totals.joins,
-	       (unsigned long long)totals.resizes, (unsigned long long)totals.events);
-	return failures != 0;
-}
+#include "tests/simulator/batch.h"
 
 /* One history, told in full. */
 static int one(uint64_t seed, const struct batch *b)
@@ -196,6 +36,8 @@ int main(int argc, char **argv)
 	struct batch b = {.from = 1,
 			  .jobs = (unsigned)sysconf(_SC_NPROCESSORS_ONLN),
 			  .plan = sim_plan_from_seed};
+	enum rule only = RULE_NONE;
+	bool planted = false;
 	uint64_t seed = 0;
 
 	log_set_level(LOG_ERROR + 1);
@@ -206,12 +48,16 @@ int main(int argc, char **argv)
 
 		if (!strcmp(a, "--rough"))
 			b.plan = sim_plan_rough;
+		else if (!strcmp(a, "--planted"))
+			planted = true;
 		else if (!has)
 			return usage();
 		else if (!strcmp(a, "--seed"))
 			seed = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--batch"))
 			b.count = strtoull(argv[++i], NULL, 10);
+		else if (!strcmp(a, "--only"))
+			only = (enum rule)strtoul(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--from"))
 			b.from = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--seconds"))
@@ -226,9 +72,18 @@ int main(int argc, char **argv)
 		else
 			return usage();
 	}
+#ifndef ASHLAR_RULES
+	if (planted || only != RULE_NONE) {
+		fprintf(stderr, "rules can be left out in simulator_rules only\n");
+		return 2;
+	}
+#endif
+	if (planted && !seed)
+		return sim_planted(only, b.jobs);
+	rule_left_out = only;
 	if (seed)
 		return one(seed, &b);
 	if (b.seconds > 0 && !b.count)
 		b.count = UINT64_MAX / 2;
-	return b.count && b.jobs ? run_batch(&b) : usage();
+	return b.count && b.jobs ? sim_batch(&b) : usage();
 }

@@ -94,3 +94,50 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->duplicate = 0.1;
 	p->trims = p->partial = p->minority = false;
 }
+
+/* For single rules: rough weather, and what they need besides. */
+
+void sim_plan_partial(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_rough(p, seed);
+	p->partial = true;
+}
+
+void sim_plan_fence(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_from_seed(p, seed);
+	p->fence = 0.05;
+	p->clients = 2;
+	p->ops = 120;
+	p->block = p->pause = 0.01;
+}
+
+void sim_plan_log(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_rough(p, seed);
+	p->tiny_log = true;
+	p->ops = 250;
+	p->power = 0.02;
+	p->blackout = 0.02;
+}
+
+void sim_plan_power(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_rough(p, seed);
+	p->power = 0.03;
+	p->blackout = 0.03;
+}
+
+void sim_plan_rot(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_rough(p, seed);
+	p->rot = 0.3;
+	p->kill = p->pause = 0.005;
+}
+
+void sim_plan_dedup(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_rough(p, seed);
+	p->dedup = true;
+	p->compression = false;
+}

@@ -27,3 +27,9 @@ struct sim_plan {
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);
 /* Rough weather: few nodes, many faults of the kinds that tell rules apart. For planted faults. */
 void sim_plan_rough(struct sim_plan *p, uint64_t seed);
+void sim_plan_partial(struct sim_plan *p, uint64_t seed);
+void sim_plan_fence(struct sim_plan *p, uint64_t seed);
+void sim_plan_log(struct sim_plan *p, uint64_t seed);
+void sim_plan_power(struct sim_plan *p, uint64_t seed);
+void sim_plan_rot(struct sim_plan *p, uint64_t seed);
+void sim_plan_dedup(struct sim_plan *p, uint64_t seed);

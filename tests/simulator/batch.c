@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/simulator/batch.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+double sim_wall_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+#define WORKERS_MAX     16u
+#define HISTORY_LIMIT_S 60u /* of the wall: a history takes a fraction of a second */
+struct worker {
+	pid_t pid;
+	int fd;
+	uint64_t next; /* the seed it is at */
+};
+
+static struct sim_counts totals;
+static uint64_t histories, failures;
+
+static void totals_add(const struct sim_counts *c)
+{
+	const uint64_t *from = (const uint64_t *)c;
+	uint64_t *to = (uint64_t *)&totals;
+
+	for (size_t i = 0; i < sizeof(*c) / sizeof(uint64_t); i++)
+		to[i] += from[i];
+}
+
+/* Takes seeds from `from` on in steps, and writes a report of each. */
+static _Noreturn void work(int fd, uint64_t from, uint64_t end, uint64_t step, double until_s,
+			   const struct batch *b)
+{
+	for (uint64_t seed = from; seed < end && (!until_s || sim_wall_s() < until_s);
+	     seed += step) {
+		struct report r = {.seed = seed};
+		struct sim_plan p;
+
+		b->plan(&p, seed);
+		alarm(HISTORY_LIMIT_S);
+		r.failed = !sim_run(&p);
+		r.counts = sim.counts;
+		snprintf(r.text, sizeof(r.text), "%.*s", (int)sizeof(r.text) - 1, sim.failure);
+		if (write(fd, &r, sizeof(r)) != sizeof(r))
+			_exit(2);
+	}
+	_exit(0);
+}
+
+static void worker_start(struct worker *w, uint64_t from, uint64_t end, uint64_t step,
+			 double until_s, const struct batch *b)
+{
+	int fds[2];
+
+	CHECK(pipe(fds) == 0);
+	fflush(stdout);
+	w->next = from;
+	w->pid = fork();
+	CHECK(w->pid >= 0);
+	if (!w->pid) {
+		close(fds[0]);
+		work(fds[1], from, end, step, until_s, b);
+	}
+	close(fds[1]);
+	w->fd = fds[0];
+}
+
+static void tell(uint64_t seed, const char *text)
+{
+	failures++;
+	printf("seed %llu: %s\n", (unsigned long long)seed, text);
+	fflush(stdout);
+}
+
+/* One report, or its end. False: it is over and done. */
+static bool worker_hear(struct worker *w, uint64_t end, uint64_t step, double until_s,
+			const struct batch *b)
+{
+	struct report r;
+	char text[80];
+	int status;
+
+	if (read(w->fd, &r, sizeof(r)) == sizeof(r)) {
+		histories++;
+		totals_add(&r.counts);
+		w->next = r.seed + step;
+		if (r.failed)
+			tell(r.seed, r.text);
+		return true;
+	}
+	close(w->fd);
+	waitpid(w->pid, &status, 0);
+	if (WIFEXITED(status) && !WEXITSTATUS(status))
+		return false;
+	snprintf(text, sizeof(text), "the simulator died of signal %d",
+		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+	histories++;
+	tell(w->next, text);
+	worker_start(w, w->next + step, end, step, until_s, b);
+	return true;
+}
+
+int sim_batch(const struct batch *b)
+{
+	double start = sim_wall_s(), until = b->seconds > 0 ? start + b->seconds : 0;
+	struct worker w[WORKERS_MAX];
+	struct pollfd fds[WORKERS_MAX];
+	unsigned jobs = MIN(b->jobs, WORKERS_MAX), alive = jobs;
+
+	for (unsigned i = 0; i < jobs; i++) {
+		worker_start(&w[i], b->from + i, b->from + b->count, jobs, until, b);
+		fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
+	}
+	while (alive) {
+		CHECK(poll(fds, jobs, -1) > 0);
+		for (unsigned i = 0; i < jobs; i++) {
+			if (!fds[i].revents)
+				continue;
+			if (worker_hear(&w[i], b->from + b->count, jobs, until, b)) {
+				fds[i].fd = w[i].fd;
+			} else {
+				fds[i].fd = -1;
+				alive--;
+			}
+		}
+	}
+	printf("%llu histories from seed %llu on, %llu failures, %.1f s: %llu operations (%llu "
+	       "reads), %llu kills, "
+	       "%llu power cuts, %llu pauses, %llu silences, %llu resets, %llu late requests, %llu "
+	       "rotten bits, "
+	       "%llu read errors, %llu maps lost, %llu fences, %llu joins, %llu resizes, %llu "
+	       "events\n",
+	       (unsigned long long)histories, (unsigned long long)b->from,
+	       (unsigned long long)failures, sim_wall_s() - start, (unsigned long long)totals.ops,
+	       (unsigned long long)totals.reads, (unsigned long long)totals.kills,
+	       (unsigned long long)totals.cuts, (unsigned long long)totals.pauses,
+	       (unsigned long long)totals.blocks, (unsigned long long)totals.resets,
+	       (unsigned long long)totals.duplicates, (unsigned long long)totals.rot,
+	       (unsigned long long)totals.eio, (unsigned long long)totals.reformats,
+	       (unsigned long long)totals.fences, (unsigned long long)totals.joins,
+	       (unsigned long long)totals.resizes, (unsigned long long)totals.events);
+	return failures != 0;
+}
+
+bool sim_find(const struct batch *b, enum rule left_out, struct report *out)
+{
+	struct worker w;
+	int status;
+
+	rule_left_out = left_out;
+	worker_start(&w, b->from, b->from + b->count, 1, 0, b);
+	rule_left_out = RULE_NONE;
+	*out = (struct report){0};
+	while (!out->failed && read(w.fd, out, sizeof(*out)) == sizeof(*out))
+		w.next = out->seed + 1;
+	close(w.fd);
+	if (out->failed)
+		kill(w.pid, SIGKILL);
+	waitpid(w.pid, &status, 0);
+	if (out->failed)
+		return true;
+	*out = (struct report){.seed = w.next, .failed = !WIFEXITED(status) || WEXITSTATUS(status)};
+	snprintf(out->text, sizeof(out->text), "the simulator died of signal %d",
+		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+	return out->failed;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many histories, in processes of their own: one that crashes is a finding, too. */
+#pragma once
+
+#include "node/base/rules.h"
+#include "tests/simulator/sim.h"
+
+struct batch {
+	uint64_t from, count;
+	double seconds; /* 0: no limit */
+	unsigned jobs;
+	void (*plan)(struct sim_plan *p, uint64_t seed);
+};
+
+struct report {
+	uint64_t seed;
+	bool failed;
+	struct sim_counts counts;
+	char text[200];
+};
+
+/* Tells each failure and the sums. Exit code. */
+int sim_batch(const struct batch *b);
+/* The first seed of the batch that shows a failure, one process, with the rule left out. False:
+ * none. */
+bool sim_find(const struct batch *b, enum rule left_out, struct report *out);
+/* Leaves out each rule in turn (or just one). Exit code. */
+int sim_planted(enum rule only, unsigned jobs);
+double sim_wall_s(void);
