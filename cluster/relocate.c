@@ -739,7 +739,8 @@ void relocate(const struct relocate_input *in, struct relocate_plan *out)
 	places_init(&w);
 	each_object(&w, survey);
 	settle_transit(&w);
-	qsort(w.task, w.task_count, sizeof(*w.task), task_compare);
+	if (w.task)
+		qsort(w.task, w.task_count, sizeof(*w.task), task_compare);
 	for (size_t i = 0; i < w.task_count; i++)
 		task_run(&w, &w.task[i]);
 	rebalance(&w);
