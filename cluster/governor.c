@@ -13,7 +13,7 @@
 void governor_init(struct governor *g, uint64_t now_us)
 {
 	*g = (struct governor){.refill_us = now_us, .page_cost = PAGE_GUESS, .idle = true};
-	governor_limits(g, 8u << 20, 0);
+	governor_limits(g, 4u << 20, 0);
 	g->rate = g->floor;
 }
 

@@ -62,6 +62,7 @@ struct view {
 	bool good[MEMBERS_MAX];        /* it is, or may become, one of the copies that stay */
 	unsigned in, in_good, good_count, sources;
 	bool primary_up;
+	bool hopeful; /* an `in` replica is, or will be, in reach: its node is not given up */
 };
 
 /* ---- Places -------------------------------------------------------------------------------------
@@ -185,6 +186,7 @@ static void view_init(struct view *v, const struct work *w, const struct map_obj
 		v->good_count += v->good[i];
 		v->in_good += v->good[i] && mb->in && p->up;
 		v->sources += mb->in && p->up;
+		v->hopeful |= mb->in && p->trouble != TROUBLE_AWAY && p->trouble != TROUBLE_GONE;
 		if (i == o->primary)
 			v->primary_up = mb->in && p->up;
 	}
@@ -546,7 +548,7 @@ static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *
 			struct relocate_job *j = &w->out->job[p->job];
 
 			counted[p->job] = true;
-			*(v->sources ? &j->left : &j->stranded) += 1;
+			*(v->sources || v->hopeful ? &j->left : &j->stranded) += 1;
 			j->filling += v->good_count > v->in_good;
 		}
 		if (p->trouble != TROUBLE_EMPTIED && p->held && !job_forbids(w, p) && v->sources)

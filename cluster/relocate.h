@@ -36,7 +36,7 @@ struct relocate_job {
 	uint32_t left;	   /* not done yet, those below included */
 	uint32_t filling;  /* copies under way */
 	uint32_t blocked;  /* no group can take the copy */
-	uint32_t stranded; /* no in-sync replica in reach to copy from: not in left */
+	uint32_t stranded; /* all in-sync replicas are on nodes given up: nothing to copy from; not in left */
 };
 
 struct relocate_plan {

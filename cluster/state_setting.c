@@ -14,7 +14,7 @@ const struct setting_rule setting_rules[] = {
 	 60},
 	{REBUILD_FLOOR_KEY,
 	 "what each node copies for rebuilds and returns however busy clients are, in MiB/s", 1,
-	 100000, 8},
+	 100000, 4},
 	{REBUILD_LIMIT_KEY, "the most that each node copies, in MiB/s; 0: no limit", 0, 100000, 0},
 	{REBALANCE_AUTO_KEY,
 	 "1: replicas move by themselves to nodes and disk groups that were added", 0, 1, 0},

@@ -388,6 +388,32 @@ TEST(rebuild, a_target_that_dies_is_given_up)
 	world_fini(&w);
 }
 
+/* A source that is away for a moment does not end the job; one that is given up does. */
+TEST(rebuild, it_waits_for_sources_that_may_return)
+{
+	struct world w;
+	uint32_t left;
+
+	world_init(&w, 4);
+	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
+	w.node[2] = (struct relocate_node){.away = true};
+	each(&w, suspect, NULL);
+	follow(&w);
+	plan(&w);
+	left = w.plan.job[0].left;
+	w.node[3].up = false;
+	each(&w, suspect, NULL);
+	plan(&w);
+	EXPECT(w.plan.lacking.stranded > 0);
+	EXPECT_EQ(w.plan.job[0].left, left);
+	EXPECT_EQ(w.plan.job[0].stranded, 0);
+	w.node[3].away = true;
+	plan(&w);
+	EXPECT_EQ(w.plan.job[0].stranded, w.plan.lacking.stranded);
+	EXPECT_EQ(w.plan.job[0].left + w.plan.job[0].stranded, left);
+	world_fini(&w);
+}
+
 TEST(rebuild, paused_and_cancelled_ones_place_nothing)
 {
 	struct world w;

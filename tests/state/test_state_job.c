@@ -196,13 +196,13 @@ TEST(job, limits_reach_the_map_and_its_deltas)
 	struct reader r;
 
 	kit_init(&k, 1);
-	EXPECT_EQ(kit_map(&k)->limits.floor_mib, 8);
+	EXPECT_EQ(kit_map(&k)->limits.floor_mib, 4);
 	EXPECT_EQ(kit_map(&k)->limits.limit_mib, 0);
 	map_init(&m);
 	state_delta(k.s, 0, &w);
 	r = reader_init(w.data, w.len);
 	EXPECT_OK(map_delta_apply(&m, &r, NULL, NULL));
-	EXPECT_EQ(m.limits.floor_mib, 8);
+	EXPECT_EQ(m.limits.floor_mib, 4);
 	EXPECT_RC(kit_setting(&k, REBUILD_FLOOR_KEY, "0"), -ERR_INVALID);
 	EXPECT_RC(kit_setting(&k, REBUILD_FLOOR_KEY, "8x"), -ERR_INVALID);
 	EXPECT_RC(kit_setting(&k, REBUILD_LIMIT_KEY, "-1"), -ERR_INVALID);

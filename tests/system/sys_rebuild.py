@@ -99,10 +99,11 @@ load.mark("after")
 phases = load.finish()
 if " 0 errors" not in history.finish():
     fail("a client saw an error")
-for name in phases:
-    print(phases[name])
+for name in ("undisturbed", "without", "beside", "failover", "rebuild"):
+    if name in phases:
+        print(phases[name])
 watch_for("the job to end", lambda: all(j["state"] == "done" for j in rebuilds()), 60)
-if len(rebuilds()) != 1:
+if LONG and len(rebuilds()) != 1:  # in 2 s the killed leader's node is given up too, with what only it has
     fail(f"one loss, one job: {rebuilds()}")
 if on("node" + lost):
     fail("the lost node is still counted on")
