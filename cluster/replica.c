@@ -388,6 +388,8 @@ static void tick(struct timer *t)
 		    !r->stopping)
 			object_free(o);
 	}
+	damage_tick(r);
+	audit_tick(r);
 	if (!list_empty(&r->gated)) {
 		r->gate_open = true;
 		replica_arm(r);
@@ -569,6 +571,7 @@ void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
 	list_init(&g->space_link);
 	list_push_back(&r->groups, &g->link);
 	store_object_each(s, r->shard, adopt, &a);
+	store_on_damage(s, r->shard, damage_told, r);
 	r->rescan = true;
 	replicator_map_done(r);
 }
@@ -632,6 +635,7 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 		o->gen = 0;
 		/* seen stays: what this process promised to peers holds while it lives */
 	}
+	store_on_damage(g->store, r->shard, NULL, NULL);
 	list_del(&g->link);
 	list_del(&g->space_link);
 	if (g->window && !g->failed)
@@ -670,6 +674,8 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	list_init(&r->gated);
 	list_init(&r->moves);
 	list_init(&r->arrivals_free);
+	list_init(&r->damages);
+	audit_create(r);
 	hmap_init(&r->by_id);
 	pool_init(&r->ops, "replica operations", sizeof(struct io_op), cfg->ops ? cfg->ops : 1024);
 	turn_end_init(&r->turn, turn_end);
@@ -706,6 +712,8 @@ void replicator_destroy(struct replicator *r)
 	timer_fini(&r->pace);
 	timer_fini(&r->copy_timer);
 	turn_end_disarm(&r->turn);
+	damage_destroy(r);
+	audit_destroy(r);
 	while (!list_empty(&r->objects))
 		object_free(list_first(&r->objects, struct object, link));
 	while ((n = list_pop_front(&r->arrivals_free)))

@@ -107,6 +107,9 @@ struct replicator_stats {
 	uint64_t reads, writes, trims, read_bytes, write_bytes, retries, repairs, corrupt;
 	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
 	uint64_t moves; /* planned, that were applied */
+	/* Blocks: marked damaged here now, of these such that no replica in reach can produce, and such
+	 * that were and are whole again. Pages whose copies differ though both are sound (L6). */
+	uint64_t damaged_blocks, lost_blocks, repaired_blocks, diverged_pages, audits;
 	uint64_t objects, primaries, serving, syncing, mending;
 	/* Copies for rebuilds and returns: all bytes sent for them, by sources and targets, headers and
 	 * comparisons included; what is left at most; what is copied in a second now; what is allowed; how
@@ -114,3 +117,8 @@ struct replicator_stats {
 	uint64_t resync_sent_bytes, copy_left_bytes, copy_rate, copy_allowed, copy_cost_permille;
 };
 void replicator_stats(struct replicator *r, struct replicator_stats *out);
+
+/* Comparing the copies of the pages that are served here: each in pass_s (0: not by itself), or all of
+ * them now. */
+void replicator_audit_pace(struct replicator *r, uint32_t pass_s);
+void replicator_audit_start(struct replicator *r);

@@ -5,6 +5,25 @@
 
 #include "cluster/replica_impl.h"
 
+/* Clock for leases: read now (N6). */
+static inline uint64_t now_us(struct replicator *r)
+{
+	return loop_boot_us(r->loop);
+}
+/* Bits first … first+n−1, n ≤ 64. */
+static inline uint64_t blocks_mask(unsigned first, unsigned n)
+{
+	return (n >= 64 ? ~0ull : (1ull << n) - 1) << first;
+}
+static inline uint64_t ms(uint32_t n)
+{
+	return (uint64_t)n * 1000;
+}
+static inline struct version version_min(struct version a, struct version b)
+{
+	return version_cmp(a, b) < 0 ? a : b;
+}
+
 /* replica.c */
 void replica_arm(struct replicator *r); /* the end-of-turn hook */
 struct object *object_find(struct replicator *r, uint64_t id);
@@ -112,4 +131,23 @@ int op_answer_with(struct io_op *op, uint8_t status); /* 0: its next stage is th
 int op_repair(struct io_op *op, int rc); /* the stage after the lookup */
 bool repair_stalled(struct io_op *op);	 /* it waits for another replica, maybe too long */
 void op_repair_data(struct session *s, const struct msg_repair_data *m, struct slice payload);
-void mend_start(struct io_op *op); /* after a read that needed another replica */
+void mend_after_read(struct io_op *op); /* a read that needed another replica */
+int mend_merge(struct io_op *op);	/* the stage after the lookup and the repair of a mend */
+/* Rewrites these blocks everywhere with what they are: of a read that needed repair, or (always) of a
+ * member that lacks them. done runs once, with the status of the whole. False: no room now. */
+bool mend_begin(struct replicator *r, uint64_t object, uint32_t block, uint32_t blocks, bool always,
+		void (*done)(void *arg, uint8_t status), void *arg);
+
+/* replica_damage.c */
+void damage_told(void *replicator, const struct store_damage *d); /* by the store */
+void damage_asked(struct session *s, const struct msg_damaged *m);
+void damage_found(struct replicator *r, const struct object *o, uint32_t page,
+		  uint64_t blocks); /* at a member, by comparison */
+void damage_tick(struct replicator *r);
+void damage_destroy(struct replicator *r);
+
+/* replica_audit.c */
+void audit_create(struct replicator *r);
+void audit_destroy(struct replicator *r);
+void audit_tick(struct replicator *r);
+void audit_manifest(struct member *m, const struct msg_manifest *x);

@@ -9,7 +9,9 @@
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
  *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
  *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
- *   replica_repair.c    what this replica cannot produce (Q3, L6)
+ *   replica_repair.c    reads that this replica cannot answer alone, and mending (Q3)
+ *   replica_damage.c    what is known to be damaged here, until it is not (L6)
+ *   replica_audit.c     the copies of a page compared (L6)
  *
  * Work that one event makes possible is not done inside the event: operations go to r->ready, and
  * the end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
@@ -21,6 +23,7 @@
 #include "cluster/replica_msg.h"
 #include "node/base/rules.h"
 #include "node/base/log.h"
+#include "store/store_scrub.h"
 
 #define PROPOSE_AGAIN_US  250000u
 #define TICK_US           50000u
@@ -247,6 +250,7 @@ struct io_op {
 	bool repair_single; /* no replica has the whole run: block by block */
 	bool repaired;	    /* blocks came from another replica */
 	bool mend;	    /* our own: rewrites blocks that were repaired */
+	bool trim;	    /* a mend of holes */
 	union {
 		struct store_append append;
 		struct store_read read;
@@ -300,15 +304,10 @@ struct replicator {
 	struct governor governor;
 	struct list fills; /* struct fill, in the order of their turns */
 	struct timer copy_timer;
+	struct list damages; /* struct damage */
+	unsigned damage_count, damage_busy;
+	struct audit *audit;
 	struct replicator_stats stats;
 };
-
-/* Clock for leases: read now (N6). */
-static inline uint64_t now_us(struct replicator *r) { return loop_boot_us(r->loop); }
-static inline uint64_t ms(uint32_t n) { return (uint64_t)n * 1000; }
-static inline struct version version_min(struct version a, struct version b)
-{
-	return version_cmp(a, b) < 0 ? a : b;
-}
 
 #include "cluster/replica_calls.h"

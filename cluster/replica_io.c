@@ -281,15 +281,15 @@ static int op_merge(struct io_op *op)
 	uint32_t at = op->offset - op->block * BLOCK_SIZE;
 	struct fp128 *fps;
 
-	if (op->mend && !op->repaired)
-		return op_answer_with(op, IO_OK); /* somebody was faster */
+	if (op->mend)
+		return mend_merge(op);
 	if (!op->fp_buf)
 		op->fp_buf = buf_get(op->r->pool, op->blocks * sizeof(struct fp128));
 	if (!op->fp_buf)
 		return op_park(op, "memory");
-	if (op->kind == IO_WRITE && !op->mend)
+	if (op->kind == IO_WRITE)
 		memcpy(op->data.data + at, op->io->payload.data, op->length);
-	else if (!op->mend)
+	else
 		memset(op->data.data + at, 0, op->length);
 	fps = (struct fp128 *)op->fp_buf->data;
 	for (uint32_t i = 0; i < op->blocks; i++)
@@ -395,7 +395,8 @@ static int op_append(struct io_op *op)
 	int rc;
 
 	*rec = (struct record){
-		.kind = op->merge || op->kind == IO_WRITE ? RECORD_WRITE
+		.kind = op->trim                            ? RECORD_TRIM
+			: op->merge || op->kind == IO_WRITE ? RECORD_WRITE
 			: op->kind == IO_TRIM             ? RECORD_TRIM
 							  : RECORD_ZEROES,
 		.version = {p->tenure, p->last.seq + 1},
@@ -571,7 +572,7 @@ static void op_reply(struct io_op *op)
 		}
 	}
 	if (op->repaired && op->kind == IO_READ)
-		mend_start(op);
+		mend_after_read(op);
 	op_answer(op);
 	op_free(op);
 }

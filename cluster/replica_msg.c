@@ -443,3 +443,18 @@ int msg_repair_data_decode(struct reader *r, uint32_t payload_len, struct msg_re
 	}
 	return done(r, true);
 }
+
+void msg_damaged_encode(const struct msg_damaged *m, struct writer *w)
+{
+	put_key(w, &m->key);
+	write_u32(w, m->page);
+	write_u64(w, m->blocks);
+}
+
+int msg_damaged_decode(struct reader *r, struct msg_damaged *out)
+{
+	take_key(r, &out->key);
+	out->page = read_u32(r);
+	out->blocks = read_u64(r);
+	return done(r, out->page < OBJECT_BLOCKS_MAX / PAGE_BLOCKS && out->blocks);
+}

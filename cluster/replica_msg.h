@@ -28,6 +28,7 @@
  * MANIFEST        key, u32 page, u8 answer; version, u64 data, zero, hole, damaged,
  *                 fp64 × data blocks
  * REPAIR_READ     key, u64 ticket, u32 block, u32 blocks (≤ 64), version commit
+ * DAMAGED         key, u32 page, u64 blocks: a member in good standing lacks these (one bit each)
  * REPAIR_DATA     key, u64 ticket, u8 found, u8 0, u16 fingerprints, fp128 × fingerprints; payload
  */
 #pragma once
@@ -139,6 +140,11 @@ struct msg_repair_read {
 	uint32_t block, blocks;
 	struct version commit;
 };
+struct msg_damaged {
+	struct msg_key key;
+	uint32_t page;
+	uint64_t blocks;
+};
 struct msg_repair_data {
 	struct msg_key key;
 	uint64_t ticket;
@@ -174,6 +180,9 @@ int msg_repair_read_decode(struct reader *r, struct msg_repair_read *out) MUST_U
 void msg_repair_data_encode(const struct msg_repair_data *m, struct writer *w);
 int msg_repair_data_decode(struct reader *r, uint32_t payload_len,
 			   struct msg_repair_data *out) MUST_USE;
+
+void msg_damaged_encode(const struct msg_damaged *m, struct writer *w);
+int msg_damaged_decode(struct reader *r, struct msg_damaged *out) MUST_USE;
 
 /* Pages that a record's range touches, and which of its blocks travel: the blocks of pages that the
  * skip mask does not name. */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Repair at the primary (Q3): what this replica cannot produce is read from a member of want, goes to
- * the reader, and is rewritten here as a write to all replicas. It must never take bytes that do not
- * match the fingerprint they came with, nor ask a member that may lack a committed write. */
+/* Repair at the primary (Q3): what this replica cannot produce is read from a member of want, goes
+ * to the reader, and is rewritten here as a write to all replicas. It must never take bytes that do
+ * not match the fingerprint they came with, nor ask a member that may lack a committed write. */
 #include <stdlib.h>
 
 #include "cluster/replica_impl.h"
 
 #define REPAIR_WAIT_US 2000000u
 
-/* ---- Asking another replica ----------------------------------------------------------------------
+/* ---- Asking another replica
+ * ----------------------------------------------------------------------
  */
 
 /* The next run of blocks that this replica cannot produce; 0: none. */
@@ -151,41 +152,112 @@ bool repair_stalled(struct io_op *op)
 /* ---- Mending ------------------------------------------------------------------------------------
  */
 
-/* What a read had to take from another replica is rewritten here: a merge of nothing over the same
- * blocks, which reads them again, repairs them again, and logs them as a write of ours to all replicas.
- * A write gives the blocks a new version, so no copy with the old one can come back over them. */
+/* What a replica had to take from another one is rewritten here: a merge of nothing over the same
+ * blocks, which reads them (again), repairs them (again), and logs them as a write of ours to all
+ * replicas. A write gives the blocks a new version, so no copy with the old one can come back over
+ * them. Holes stay holes: a run of them is trimmed, and the rest comes with the next operation. */
 struct mend {
 	struct replicator *r;
 	struct io_exec exec;
 	struct io_reply reply;
 	struct wait wait;
 	struct io_request request;
+	bool always;
+	uint32_t block, left, now; /* now: what this operation does of it */
+	void (*done)(void *arg, uint8_t status);
+	void *arg;
 };
+
+static bool mend_start(struct mend *m)
+{
+	struct replicator *r = m->r;
+
+	if (r->stopping || r->ops.used >= r->ops.capacity || !list_empty(&r->op_waiting))
+		return false;
+	m->now = 0;
+	m->request.offset = m->block * BLOCK_SIZE;
+	m->request.length = m->left * BLOCK_SIZE;
+	op_start(r, &m->exec, true);
+	return true;
+}
 
 static void mend_done(struct wait *w, int rc)
 {
 	struct mend *m = container_of(w, struct mend, wait);
+	uint8_t status = m->reply.status;
 
+	slice_unref(&m->exec.data);
+	if (status == IO_OK && m->now && m->now < m->left) {
+		m->block += m->now;
+		m->left -= m->now;
+		if (mend_start(m))
+			return;
+		status = IO_RETRY;
+	}
 	m->r->stats.mending--;
+	if (m->done)
+		m->done(m->arg, status);
 	free(m); /* a failure is met again by the next read */
 }
 
-void mend_start(struct io_op *op)
+bool mend_begin(struct replicator *r, uint64_t object, uint32_t block, uint32_t blocks, bool always,
+		void (*done)(void *arg, uint8_t status), void *arg)
 {
-	struct replicator *r = op->r;
-	struct mend *m;
+	struct mend *m = xcalloc(1, sizeof(*m));
 
-	if (r->stopping || r->ops.used >= r->ops.capacity || !list_empty(&r->op_waiting))
-		return;
-	m = xcalloc(1, sizeof(*m));
-	m->r = r;
-	r->stats.mending++;
+	*m = (struct mend){.r = r,
+			   .always = always,
+			   .block = block,
+			   .left = blocks,
+			   .done = done,
+			   .arg = arg,
+			   .wait.resume = mend_done};
 	m->request.kind = IO_WRITE;
 	m->request.epoch = UINT32_MAX;
-	m->request.object = op->object->id;
-	m->request.offset = op->block * BLOCK_SIZE;
-	m->request.length = op->blocks * BLOCK_SIZE;
-	m->wait.resume = mend_done;
+	m->request.object = object;
 	m->exec = (struct io_exec){.wait = &m->wait, .request = &m->request, .reply = &m->reply};
-	op_start(r, &m->exec, true);
+	if (!mend_start(m)) {
+		free(m);
+		return false;
+	}
+	r->stats.mending++;
+	return true;
+}
+
+void mend_after_read(struct io_op *op)
+{
+	(void)mend_begin(op->r, op->object->id, op->block, op->blocks, false, NULL, NULL);
+}
+
+static bool is_hole(const struct io_op *op, uint32_t i)
+{
+	return op->read.hole[i / 64] >> (i % 64) & 1;
+}
+
+int mend_merge(struct io_op *op)
+{
+	struct mend *m = container_of(op->io, struct mend, exec);
+	struct fp128 *fps;
+	uint32_t n = 1;
+
+	if (!m->always && !op->repaired)
+		return op_answer_with(op, IO_OK); /* somebody was faster */
+	if (!op->fp_buf)
+		op->fp_buf = buf_get(op->r->pool, op->blocks * sizeof(struct fp128));
+	if (!op->fp_buf)
+		return op_park(op, "memory");
+	while (n < op->blocks && is_hole(op, n) == is_hole(op, 0))
+		n++;
+	op->trim = is_hole(op, 0);
+	op->blocks = m->now = n;
+	fps = (struct fp128 *)op->fp_buf->data;
+	/* What was read was verified, here or at the member it came from, and again on arrival. */
+	memcpy(fps, op->read.fps, n * sizeof(*fps));
+	if (!op->trim) {
+		op->out.payload = slice_ref(op->data);
+		op->out.payload.len = n * BLOCK_SIZE;
+		op->out.fps = fps;
+	}
+	op->stage = OP_GATE;
+	return 0;
 }

@@ -493,6 +493,7 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		struct msg_versions versions;
 		struct msg_manifest manifest;
 		struct msg_repair_read repair_read;
+		struct msg_damaged damaged;
 		struct msg_repair_data repair_data;
 	} m;
 	struct session *s =
@@ -562,6 +563,8 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 			fill_versions(mb, &m.versions);
 		else if (mb && mb->fill)
 			fill_manifest(mb, &m.manifest);
+		else if (mb && f->opcode == OP_MANIFEST)
+			audit_manifest(mb, &m.manifest);
 		break;
 	}
 	case OP_REPAIR_READ:
@@ -571,6 +574,10 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 	case OP_REPAIR_DATA:
 		if (!(rc = msg_repair_data_decode(&in, f->payload.len, &m.repair_data)))
 			op_repair_data(s, &m.repair_data, f->payload);
+		break;
+	case OP_DAMAGED:
+		if (!(rc = msg_damaged_decode(&in, &m.damaged)))
+			damage_asked(s, &m.damaged);
 		break;
 	default:
 		rc = -ERR_PROTOCOL;

@@ -63,6 +63,7 @@ enum wire_op {
 	OP_REPAIR_READ = 40,
 	OP_REPAIR_DATA = 41,
 	OP_STALE = 42,
+	OP_DAMAGED = 43,
 };
 
 struct wire_header {

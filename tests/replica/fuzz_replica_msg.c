@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		struct msg_manifest manifest;
 		struct msg_repair_read repair_read;
 		struct msg_repair_data repair_data;
+		struct msg_damaged damaged;
 	} m;
 	static struct fp128 fps[RECORD_BLOCKS_MAX];
 	struct reader r;
@@ -28,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	payload = get_le16(data + 1) * (uint32_t)BLOCK_SIZE;
 	r = reader_init(data + 3, size - 3);
-	switch (data[0] % 9) {
+	switch (data[0] % 10) {
 	case 0:
 		if (!(rc = msg_join_decode(&r, &m.join)))
 			msg_join_encode(&m.join, &w);
@@ -64,6 +65,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		break;
 	case 8:
 		rc = msg_repair_data_decode(&r, payload, &m.repair_data);
+		break;
+	case 9:
+		if (!(rc = msg_damaged_decode(&r, &m.damaged)))
+			msg_damaged_encode(&m.damaged, &w);
 		break;
 	}
 	if (!rc && w.len)

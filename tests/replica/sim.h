@@ -78,6 +78,7 @@ struct sim {
 	uint64_t leaderless_until;
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
+	bool losing;        /* a case leaves no good copy, and must be told so */
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors;
 	/* verdict */
@@ -126,6 +127,8 @@ void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
 void sim_store_slow(struct store *s, uint64_t us);
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
+void sim_store_mark(struct store *s, uint64_t object, uint32_t block); /* and the store says so */
+bool sim_store_has_marked(struct store *s);
 void sim_store_mend(struct store *s); /* what it could not read, it can again */
 bool sim_store_quiet(struct store *s);
 const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
@@ -180,6 +183,7 @@ bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 
 /* sim_cases.c */
 bool sim_case_repair(uint64_t seed);
+bool sim_case_damage(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);
 bool sim_case_move(uint64_t seed);
 bool sim_case_stop(uint64_t seed);

@@ -134,6 +134,102 @@ bool sim_case_repair(uint64_t seed)
 	return sim_finish();
 }
 
+/* ---- Damage that a store tells of (L6) ---- */
+
+static bool whole(void)
+{
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		struct replicator_stats st;
+
+		replicator_stats(sim.proc[i].r, &st);
+		if (st.damaged_blocks || st.mending || sim_store_has_marked(sim.proc[i].disk))
+			return false;
+	}
+	return true;
+}
+
+/* Each is the primary of one object; members keep asking. */
+static bool all_lost(void)
+{
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		struct replicator_stats st;
+
+		replicator_stats(sim.proc[i].r, &st);
+		if (!st.lost_blocks)
+			return false;
+	}
+	return true;
+}
+
+static void mark(unsigned node, uint32_t from, uint32_t step)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		for (uint32_t b = from; b < 4 * PAGE_BLOCKS; b += step)
+			sim_store_mark(sim.proc[node].disk, object_id(sim.volume, i), b);
+}
+
+static bool reads_right(const char *when)
+{
+	uint64_t errors = sim.medium_errors;
+
+	sim_clients_final_reads();
+	wait_for(sim_clients_done, when);
+	if (!sim.failure[0] && sim.medium_errors != errors)
+		sim_fail("%s: MEDIUM_ERROR", when);
+	return !sim.failure[0];
+}
+
+static uint64_t repaired_at(unsigned node)
+{
+	struct replicator_stats st;
+
+	replicator_stats(sim.proc[node].r, &st);
+	return st.repaired_blocks;
+}
+
+/* What a member, or the primary, is told that it lacks comes from the other one, without any read by a
+ * client; a block that neither has stays as it is, is said to be lost, and is whole again once one of
+ * them can read it. */
+bool sim_case_damage(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 60,
+				.depth = 4,
+				.partial = true};
+	unsigned done = 0;
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	wait_for(sim_all_in, "all are in");
+	mark(2, 0, 1);
+	wait_for(whole, "a member's blocks are whole");
+	mark(1, 0, 1);
+	wait_for(whole, "the primary's blocks are whole");
+	if (!reads_right("after one and the other"))
+		return false;
+	/* Each lacks what the other has. */
+	mark(1, 0, 2);
+	mark(2, 1, 2);
+	wait_for(whole, "each has mended the other");
+	for (unsigned i = 1; i <= 2; i++)
+		done += repaired_at(i) != 0;
+	if (!sim.failure[0] && done != 2)
+		sim_fail("nothing was counted as repaired");
+	if (!reads_right("after both"))
+		return false;
+	/* Nobody has them: nothing is written, and they are not given up either. */
+	sim.losing = true;
+	mark(1, 0, 1);
+	mark(2, 0, 1);
+	wait_for(all_lost, "what nobody has is said to be lost");
+	sim_store_mend(sim.proc[2].disk);
+	wait_for(whole, "a replica that can read again mends the other");
+	return reads_right("after all was lost") && sim_finish();
+}
+
 /* A2: who reads under an attachment that no map here has yet waits until one has. */
 bool sim_case_attachment(uint64_t seed)
 {

@@ -16,6 +16,7 @@ struct sblock {
 	struct fp128 fp;
 	uint8_t state;
 	bool unreadable; /* here, while another in-sync replica has it */
+	bool told;       /* and marked so in the map */
 };
 struct image {
 	struct version v;
@@ -82,6 +83,8 @@ struct store {
 	bool batch_armed;
 	struct turn_end turn;
 	struct list jobs;
+	void (*damage_fn)(void *arg, const struct store_damage *d);
+	void *damage_arg;
 };
 
 /* A question under way. */
@@ -721,7 +724,7 @@ static void sample_manifest(struct job *j)
 			op->hole |= bit;
 		else if (x->state == BLOCK_ZERO)
 			op->zero |= bit;
-		else if (x->state == BLOCK_BAD)
+		else if (x->state == BLOCK_BAD || (x->told && unreadable(j->o, x)))
 			op->damaged |= bit;
 		else
 			op->data |= bit;
@@ -1098,6 +1101,44 @@ void sim_store_damage(struct store *s, uint64_t object, uint32_t block)
 			continue;
 		pg->view.b[block % PAGE_BLOCKS].unreadable = true;
 	}
+}
+
+void store_on_damage(struct store *s, unsigned shard,
+		     void (*fn)(void *arg, const struct store_damage *d), void *arg)
+{
+	s->damage_fn = fn;
+	s->damage_arg = arg;
+}
+
+void sim_store_mark(struct store *s, uint64_t object, uint32_t block)
+{
+	struct store_object *o;
+
+	sim_store_damage(s, object, block);
+	list_for_each(o, &s->objects, link)
+	{
+		struct page *pg =
+			!o->deleted && o->id == object ? o->page[block >> PAGE_SHIFT] : NULL;
+		struct store_damage d = {object, o->gen, block >> PAGE_SHIFT,
+					 1ull << block % PAGE_BLOCKS};
+
+		if (!pg || !pg->view.b[block % PAGE_BLOCKS].unreadable)
+			continue;
+		pg->view.b[block % PAGE_BLOCKS].told = true;
+		if (s->damage_fn)
+			s->damage_fn(s->damage_arg, &d);
+	}
+}
+
+bool sim_store_has_marked(struct store *s)
+{
+	struct store_object *o;
+
+	list_for_each(o, &s->objects, link) for (uint32_t i = 0; i < o->pages; i++)
+		for (unsigned b = 0; o->page[i] && b < PAGE_BLOCKS; b++)
+			if (o->page[i]->view.b[b].told && o->page[i]->view.b[b].unreadable)
+				return true;
+	return false;
 }
 
 void sim_store_mend(struct store *s)

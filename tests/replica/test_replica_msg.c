@@ -284,6 +284,18 @@ TEST(replica_msg, versions_and_manifest_travel)
 	EXPECT_RC(msg_manifest_decode(&r, &xback), -ERR_PROTOCOL);
 }
 
+TEST(replica_msg, damaged_travels)
+{
+	struct msg_damaged m = {.key = key, .page = 7, .blocks = 0x8000000000000001}, back;
+	struct reader r;
+
+	BODY(msg_damaged_encode(&m, &w));
+	EXPECT_GOLDEN(body + MSG_KEY_SIZE, w.len - MSG_KEY_SIZE, "07000000 0100000000000080");
+	r = reader_init(body, w.len);
+	EXPECT_OK(msg_damaged_decode(&r, &back));
+	EXPECT(back.page == 7 && back.blocks == m.blocks);
+}
+
 TEST(replica_msg, repair_travels)
 {
 	struct msg_repair_read q = {.key = key,

@@ -157,7 +157,8 @@ bool sim_run(const struct sim_plan *plan)
 static int run_cases(uint64_t from, uint64_t count)
 {
 	for (uint64_t i = from; i < from + count; i++) {
-		if (sim_case_repair(i) && sim_case_attachment(i) && sim_case_move(i) &&
+		if (sim_case_repair(i) && sim_case_damage(i) &&
+		    sim_case_attachment(i) && sim_case_move(i) &&
 		    sim_case_stop(i) && sim_case_slow_log(i) && sim_case_evacuate(i) &&
 		    sim_case_rebuild(i))
 			continue;
