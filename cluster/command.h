@@ -55,6 +55,8 @@ struct object_change {
 #define REBUILD_FLOOR_KEY  "rebuild_floor_mib_s"
 #define REBUILD_LIMIT_KEY  "rebuild_limit_mib_s"
 #define REBALANCE_AUTO_KEY "rebalance_auto"
+#define SCRUB_INTERVAL_KEY "scrub_interval_h"
+#define SCRUB_RATE_KEY	   "scrub_rate_mib_s"
 #define RENEW_MAX	  512u
 
 /* Work that takes long. What is to be done follows from the map at any time; a job says that somebody

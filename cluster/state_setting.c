@@ -18,6 +18,10 @@ const struct setting_rule setting_rules[] = {
 	{REBUILD_LIMIT_KEY, "the most that each node copies, in MiB/s; 0: no limit", 0, 100000, 0},
 	{REBALANCE_AUTO_KEY,
 	 "1: replicas move by themselves to nodes and disk groups that were added", 0, 1, 0},
+	{SCRUB_INTERVAL_KEY,
+	 "in how many hours everything that is stored is read and checked once; 0: only when asked", 0,
+	 8760, 168},
+	{SCRUB_RATE_KEY, "the most that checking reads of a disk group, in MiB/s", 1, 100000, 20},
 	{NULL},
 };
 

@@ -47,6 +47,7 @@ static const struct route routes[] = {
 	{"POST", "/v1/diskgroups", RIGHT_ADMIN, false, admin_add_diskgroup},
 	{"POST", "/v1/diskgroups/*/flush", RIGHT_ADMIN, false, admin_flush_group},
 	{"POST", "/v1/diskgroups/*/verify", RIGHT_ADMIN, false, admin_verify_group},
+	{"POST", "/v1/diskgroups/*/scrub", RIGHT_ADMIN, true, admin_scrub_group},
 	{"POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume},
 	{"PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume},
 	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},
@@ -473,6 +474,7 @@ static void on_tick(struct timer *t)
 	if (!a->ops)
 		return;
 	admin_report(a);
+	admin_scrub_tick(a);
 	r = xcalloc(1, sizeof(*r));
 	facts_health(a, r);
 	free(r);

@@ -256,6 +256,11 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 		n->cert_known = true;
 		n->cert_expires_s = (int64_t)json_get_real(f, "certificate_expires_s", 0);
 	}
+	list = json_get(f, "replication");
+	n->lost_blocks = json_u64(list, "lost_blocks", 0);
+	n->damaged_blocks = json_u64(list, "damaged_blocks", 0);
+	n->repaired_blocks = json_u64(list, "repaired_blocks", 0);
+	n->diverged_pages = json_u64(list, "diverged_pages", 0);
 	list = json_get(f, "groups");
 	for (size_t i = 0; i < json_len(list); i++) {
 		const struct json *g = json_at(list, i);
@@ -272,7 +277,9 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 static void health_group_facts(const struct admin *a, const struct map_group *g,
 			       struct health_group *out)
 {
-	const struct json *f = facts_group(a, g), *stats = f ? json_get(f, "stats") : NULL;
+	const struct json *f = facts_group(a, g), *stats = f ? json_get(f, "stats") : NULL, *scrub,
+			  *devices;
+	uint64_t most = 0;
 
 	out->id = g->id;
 	if (!f || !facts_node_up(a, g->node))
@@ -283,6 +290,21 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->used_bytes = json_u64(stats, "data_used_bytes", 0);
 	/* Not all of the segments: writes get ENOSPC where the reserve begins. */
 	out->data_bytes = out->used_bytes + json_u64(stats, "data_free_bytes", 0);
+	scrub = json_get(f, "scrub");
+	out->scrub_stopped = json_bool(scrub, "stopped", false);
+	out->scrub_started_s = json_u64(scrub, "started_s", 0);
+	out->scrub_finished_s = json_u64(scrub, "finished_s", 0);
+	out->bad_last_s = json_u64(scrub, "found_last_s", 0);
+	devices = json_get(scrub, "devices");
+	for (size_t i = 0; i < json_len(devices); i++) {
+		uint64_t bad = json_u64(json_at(devices, i), "bad_blocks", 0);
+
+		if (bad > most)
+			snprintf(out->bad_device, sizeof(out->bad_device), "%s",
+				 json_str(json_at(devices, i), "path"));
+		most = MAX(most, bad);
+		out->bad_blocks += bad;
+	}
 }
 
 void facts_rebuild(struct admin *a, struct health_rebuild *out)
@@ -338,6 +360,8 @@ void facts_health(struct admin *a, struct health_report *out)
 	in.leader_known = st.leader != 0;
 	in.voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in.voters));
 	memcpy(in.voters, st.voter, in.voter_count * sizeof(in.voters[0]));
+	in.scrub_interval_s =
+		state_setting_number(a->ops->state(a->cluster), SCRUB_INTERVAL_KEY) * 3600ull;
 	in.nodes = nodes;
 	in.groups = groups;
 	facts_rebuild(a, &rebuild);

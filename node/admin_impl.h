@@ -80,6 +80,8 @@ struct admin {
 	struct job_memory jobs[STATE_JOBS];
 	struct report *report; /* admin_report.c */
 	struct timer tick;
+	uint32_t scrub_pass_s; /* as the shards were told */
+	bool scrub_told;
 };
 
 /* ---- Answers (admin.c). Each frees the request. ---- */
@@ -180,6 +182,9 @@ void admin_sign(struct areq *q);
 void admin_add_diskgroup(struct areq *q); /* admin_group.c */
 void admin_flush_group(struct areq *q);   /* admin_space.c */
 void admin_verify_group(struct areq *q);
+void admin_scrub_group(struct areq *q); /* admin_scrub.c */
+void admin_scrub_tick(struct admin *a);
+struct json *scrub_to_json(struct store *s);
 /* The group that the request names; NULL: answered. */
 const struct map_group *admin_find_group(struct areq *q); /* admin_nodes.c */
 

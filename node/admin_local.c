@@ -31,7 +31,9 @@ static const struct field replicator_fields[] = {
 	F(replicator_stats, grants),      F(replicator_stats, leases_missed),
 	F(replicator_stats, takeovers),   F(replicator_stats, drops),
 	F(replicator_stats, promotions),  F(replicator_stats, resync_bytes),
-	F(replicator_stats, moves),
+	F(replicator_stats, moves),       F(replicator_stats, damaged_blocks),
+	F(replicator_stats, lost_blocks), F(replicator_stats, repaired_blocks),
+	F(replicator_stats, diverged_pages), F(replicator_stats, audits),
 	F(replicator_stats, objects),     F(replicator_stats, primaries),
 	F(replicator_stats, serving),     F(replicator_stats, syncing),
 	F(replicator_stats, resync_sent_bytes), F(replicator_stats, copy_left_bytes),
@@ -231,6 +233,7 @@ static struct json *group_to_json(const struct admin_group *g)
 	json_put_bool(stats, "reduce_pending", g->stats.reduce_pending);
 	json_put(j, "stats", stats);
 	json_put(j, "volumes", ledgers_to_json(g->store));
+	json_put(j, "scrub", scrub_to_json(g->store));
 	return j;
 }
 

@@ -182,6 +182,8 @@ static struct json *group_to_json(const struct admin *a, const struct map *m,
 		json_put(j, "devices", json_dup(json_get(f, "devices")));
 		if (json_get(f, "stats"))
 			json_put(j, "stats", json_dup(json_get(f, "stats")));
+		if (json_get(f, "scrub"))
+			json_put(j, "scrub", json_dup(json_get(f, "scrub")));
 	}
 	return j;
 }

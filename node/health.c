@@ -13,6 +13,7 @@
 #define CERT_ERROR_S          (3ll * 86400)
 #define SPACE_WARNING_PERCENT 80u
 #define SPACE_ERROR_PERCENT   95u
+#define DAMAGE_SHOWN_S        (7ull * 86400) /* since the last bad block */
 
 struct ctx {
 	const struct health_input *in;
@@ -499,6 +500,89 @@ static void check_data(struct ctx *c)
 		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
 }
 
+/* ---- Damage and scrub --------------------------------------------------------------------------
+ */
+
+static void check_damage(struct ctx *c)
+{
+	struct health_item *lost = add_item(c, "DATA_CORRUPT_UNREPAIRABLE", HEALTH_ERROR), *i;
+	uint64_t blocks = 0, waiting = 0, bad = 0;
+	unsigned first = 0;
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+
+		waiting += n->damaged_blocks;
+		blocks += n->lost_blocks;
+		if (n->lost_blocks)
+			affect(lost, "%s", node_name(c->in, n->id));
+	}
+	if (keep_item(c, lost)) {
+		SAY(lost->summary, "%llu blocks cannot be read on any replica in reach; reads of them fail",
+		    (unsigned long long)blocks);
+		SAY(lost->risk, "the data of these blocks; all others are served");
+		SAY(lost->command, "ashlar events   # which objects; bring absent replicas back, or write "
+				   "the blocks anew");
+	}
+	i = add_item(c, "DATA_DIVERGED", HEALTH_ERROR);
+	for (unsigned k = 0; k < c->in->node_count; k++)
+		if (c->in->nodes[k].diverged_pages)
+			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
+	if (keep_item(c, i)) {
+		SAY(i->summary, "copies of a page differ though both are sound; neither was changed");
+		SAY(i->risk, "after a failover those blocks may read otherwise than before");
+		SAY(i->command, "ashlar events   # which objects and nodes");
+	}
+	i = add_item(c, "DATA_CORRUPT_REPAIRED", HEALTH_WARNING);
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+
+		if (!g->bad_blocks || c->in->now_ms / 1000 > g->bad_last_s + DAMAGE_SHOWN_S)
+			continue;
+		bad += g->bad_blocks;
+		first = first ? first : g->id;
+		affect(i, "group %u: %.46s", g->id, g->bad_device);
+	}
+	if (!keep_item(c, i))
+		return;
+	if (waiting)
+		SAY(i->summary, "%llu bad blocks were met, %llu wait for repair from another replica",
+		    (unsigned long long)bad, (unsigned long long)waiting);
+	else
+		SAY(i->summary, "%llu bad blocks were met; all were repaired from another replica",
+		    (unsigned long long)bad);
+	SAY(i->risk, "a device that returns wrong data once often does so again");
+	SAY(i->command, "ashlar diskgroup show %u   # which device; replace it if the number grows", first);
+}
+
+static void check_scrub(struct ctx *c)
+{
+	struct health_item *i;
+	uint64_t now = c->in->now_ms / 1000, limit = 2 * c->in->scrub_interval_s;
+	unsigned first = 0;
+	bool stopped = false;
+
+	if (!limit)
+		return;
+	i = add_item(c, "SCRUB_OVERDUE", HEALTH_WARNING);
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+		uint64_t since = g->scrub_finished_s ? g->scrub_finished_s : g->scrub_started_s;
+
+		if (!g->open || !since || now < since + limit)
+			continue;
+		first = first ? first : g->id;
+		stopped |= g->scrub_stopped;
+		affect(i, "group %u", g->id);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u disk group%s not been checked for twice scrub_interval_h%s", i->count,
+	    i->count == 1 ? " has" : "s have", stopped ? "; somebody stopped it" : "");
+	SAY(i->risk, "damage that nobody has met yet is not repaired, and may meet a lost copy");
+	SAY(i->command, "ashlar scrub start %u", first);
+}
+
 /* ---- Attachments --------------------------------------------------------------------------------
  */
 
@@ -607,6 +691,8 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	check_space(&c);
 	check_data(&c);
 	check_rebuild(&c);
+	check_damage(&c);
+	check_scrub(&c);
 	check_attachments(&c);
 	sort_items(out);
 	for (unsigned i = 0; i < out->count; i++)

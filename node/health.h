@@ -18,6 +18,9 @@ struct health_node {
 	int64_t cert_expires_s;	 /* negative: ended */
 	unsigned missing_devices;
 	char missing_device[160]; /* the first */
+	/* blocks that no replica in reach can produce, that wait for repair, that were repaired; pages whose
+	 * copies differ though both are sound */
+	uint64_t lost_blocks, damaged_blocks, repaired_blocks, diverged_pages;
 };
 
 struct health_group {
@@ -26,6 +29,10 @@ struct health_group {
 	bool open;
 	int failed;
 	uint64_t data_bytes, used_bytes;
+	uint64_t bad_blocks, bad_last_s; /* met since it was opened; when last, s since 1970 */
+	char bad_device[160];		 /* the one with the most */
+	bool scrub_stopped;
+	uint64_t scrub_finished_s, scrub_started_s; /* 0: never */
 };
 
 /* What is done about missing copies, and jobs; counts are objects. NULL in the input: unknown. */
@@ -52,6 +59,7 @@ struct health_input {
 	const struct health_group *groups;
 	unsigned group_count;
 	const struct health_rebuild *rebuild;
+	uint64_t scrub_interval_s; /* 0: only when asked for */
 };
 
 struct health_item {

@@ -206,6 +206,8 @@ void scrub_count_bad(struct tier *t, unsigned device)
 {
 	atomic_fetch_add(&t->corrupt_blocks, 1);
 	atomic_fetch_add(&t->scrub.found_ever, 1);
+	if (t->started)
+		atomic_store(&t->scrub.found_last_s, wall_s(t));
 	if (device < GROUP_DEVICES_MAX)
 		atomic_fetch_add(&t->scrub.device_bad[device], 1);
 }
@@ -907,6 +909,7 @@ void tier_scrub_status(struct tier *t, struct store_scrub *out)
 				    .passes = atomic_load(&s->passes),
 				    .found = atomic_load(&s->found),
 				    .found_ever = atomic_load(&s->found_ever),
+				    .found_last_s = atomic_load(&s->found_last_s),
 				    .checked_bytes = atomic_load(&s->checked),
 				    .total_bytes = atomic_load(&s->total),
 				    .rate_bytes_per_s = atomic_load(&s->rate_bytes_per_s)};

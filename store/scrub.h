@@ -71,7 +71,7 @@ struct scrub {
 	_Atomic bool wall_known;
 	_Atomic unsigned suspects_open;
 	_Atomic uint32_t phase, stopped, asked, rate_bytes_per_s;
-	_Atomic uint64_t started_s, finished_s, passes, found, found_ever, checked, total;
+	_Atomic uint64_t found_last_s, started_s, finished_s, passes, found, found_ever, checked, total;
 	_Atomic uint64_t device_bad[GROUP_DEVICES_MAX];
 };
 

@@ -547,6 +547,8 @@ void store_scrub_stop(struct store *s)
 void store_scrub_status(struct store *s, struct store_scrub *out)
 {
 	tier_scrub_status(s->tier, out);
+	for (unsigned i = 0; i < s->device_count; i++)
+		out->device_path[i < s->capacity_count ? i : GROUP_DEVICES_MAX - 1] = s->devices[i].path;
 }
 
 /* ---- Credits and statistics: any thread ---- */

@@ -29,6 +29,8 @@ struct store_scrub {
 	/* bad blocks met since open, by index of the capacity device; the last one is the cache
 	 * device */
 	uint64_t device_bad[GROUP_DEVICES_MAX];
+	const char *device_path[GROUP_DEVICES_MAX]; /* valid while the store is open; NULL: none such */
+	uint64_t found_last_s;
 };
 /* A pass begins every pass_s (0: never by itself) and is spread over that time, at most
  * max_bytes_per_s. now_s: the time of day, which the store has no clock for. Any thread, any time.

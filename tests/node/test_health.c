@@ -384,3 +384,54 @@ TEST(health, free_space_is_told_in_steps_that_do_not_flutter)
 	EXPECT_EQ(health_free_steps(940, 60, 0), 1);
 	EXPECT_EQ(health_free_steps(0, 0, 20), 0);
 }
+
+TEST(health, damage_names_the_device_and_whether_it_was_repaired)
+{
+	static struct world w;
+
+	world_init(&w, 3, 2);
+	w.in.now_ms = 1000ull * 86400 * 1000;
+	w.hg[1].bad_blocks = 3;
+	w.hg[1].bad_last_s = 999 * 86400;
+	snprintf(w.hg[1].bad_device, sizeof(w.hg[1].bad_device), "/dev/b");
+	w.hn[1].repaired_blocks = 3;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 1);
+	EXPECT_EQ(w.r.overall, HEALTH_WARNING);
+	EXPECT_STR(must(&w, "DATA_CORRUPT_REPAIRED")->affected[0], "group 2: /dev/b");
+	EXPECT(strstr(must(&w, "DATA_CORRUPT_REPAIRED")->summary, "all were repaired"));
+	w.hn[1].damaged_blocks = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_CORRUPT_REPAIRED")->summary, "1 wait"));
+	w.hn[1].lost_blocks = 1;
+	w.hn[2].diverged_pages = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_CORRUPT_UNREPAIRABLE")->severity, HEALTH_ERROR);
+	EXPECT_STR(must(&w, "DATA_CORRUPT_UNREPAIRABLE")->affected[0], "n2");
+	EXPECT_STR(must(&w, "DATA_DIVERGED")->affected[0], "n3");
+	/* It is history after a while. */
+	w.hn[1].lost_blocks = w.hn[1].damaged_blocks = w.hn[2].diverged_pages = 0;
+	w.hg[1].bad_last_s = 900 * 86400;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	world_fini(&w);
+}
+
+TEST(health, a_group_that_nobody_checks_is_overdue)
+{
+	static struct world w;
+
+	world_init(&w, 3, 2);
+	w.in.now_ms = 1000ull * 86400 * 1000;
+	w.in.scrub_interval_s = 7 * 86400;
+	w.hg[0].scrub_finished_s = w.hg[2].scrub_finished_s = 990 * 86400;
+	w.hg[1].scrub_started_s = 980 * 86400; /* and never finished */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 1);
+	EXPECT_STR(must(&w, "SCRUB_OVERDUE")->affected[0], "group 2");
+	EXPECT_STR(must(&w, "SCRUB_OVERDUE")->command, "ashlar scrub start 2");
+	w.in.scrub_interval_s = 0;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	world_fini(&w);
+}

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One bit of one file of a stopped node is flipped, the node is started again, and everything is scrubbed:
+no wrong byte is ever read; what was damaged is reported and repaired from another replica; all copies are
+equal and sound at the end. In its other files (configuration, identity, keys, Raft's log) the node refuses
+to start with a message that names the file, or does not care, and the cluster goes on.
+  SEED=N or --seed N repeats a run; ROUNDS=n; KINDS=a,b only these kinds of files."""
+import glob, mmap, os, random, shutil, sys
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from kit import *
+
+MIB = 1 << 20
+SIZE, CHUNK = 16 * MIB, MIB
+if "--seed" in sys.argv:
+    os.environ["SEED"] = sys.argv[sys.argv.index("--seed") + 1]
+seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
+rng = random.Random(seed)
+rounds = int(os.environ.get("ROUNDS", 200 if LONG else 20))
+step(f"SEED={seed} ROUNDS={rounds}")
+lab = Lab("flip", "--nodes", "3", "--ram", "--size", "256M", "--cache", "64M")
+lab.volume("v", f"{SIZE // MIB}M")
+known = bytearray(SIZE)
+case = "start"
+
+
+def write(node, off, n):
+    data = rng.randbytes(n)
+    with Nbd(lab.socket(node), "v") as d:
+        for at in range(0, n, CHUNK):
+            d.write(off + at, data[at:at + CHUNK])
+    known[off:off + n] = data
+
+
+def verify(nodes):
+    for node in nodes:
+        with Nbd(lab.socket(node), "v") as d:
+            for off in range(0, SIZE, CHUNK):
+                try:
+                    got = d.read(off, CHUNK)
+                except NbdError as e:
+                    fail(f"{case}: read of {off} through node {node}: {e}")
+                if got != known[off:off + CHUNK]:
+                    bad = [off + b for b in range(0, CHUNK, 4096) if got[b:b + 4096] != known[off + b:off + b + 4096]]
+                    fail(f"{case}: WRONG DATA through node {node} at {bad[:8]} ({len(bad)} blocks)")
+
+
+# ---- places to flip ----
+def used(path, lo=0, hi=None):
+    """A random byte of a random 4 KiB block that holds something."""
+    hi = hi or os.path.getsize(path)
+    zero = bytes(4096)
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+        blocks = [at for at in range(lo, hi, 4096) if m[at:min(at + 4096, hi)] != zero[:min(4096, hi - at)]]
+    if not blocks:
+        return None
+    at = rng.choice(blocks)
+    return at + rng.randrange(min(4096, hi - at))
+
+
+def live(path):
+    """A byte of a block that holds current data of the volume, and only once."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+        for _ in range(200):
+            b = rng.randrange(SIZE // 4096) * 4096
+            at = m.find(known[b:b + 64])
+            if at >= 0 and at % 4096 == 0 and m.find(known[b:b + 64], at + 1) < 0:
+                return at + rng.randrange(4096)
+    return None
+
+
+def device(name, where):
+    def pick(v):
+        path = lab.path(v, name)
+        at = where(path)
+        return (path, at) if at is not None else None
+    return pick
+
+
+def superblock(path):
+    return rng.choice([0, os.path.getsize(path) - 4096]) + rng.randrange(4096)
+
+
+def files(*patterns):
+    def pick(v):
+        found = sorted(p for x in patterns for p in glob.glob(lab.path(v, x), recursive=True)
+                       if os.path.isfile(p) and os.path.getsize(p))
+        if not found:
+            return None
+        path = rng.choice(found)
+        return path, rng.randrange(os.path.getsize(path))
+    return pick
+
+
+# name: (place, is it of the disk group?, must it be reported?)
+KINDS = {
+    "live data": (device("capacity", live), True, True),
+    "capacity": (device("capacity", lambda p: used(p, 4096, os.path.getsize(p) - 4096)), True, False),
+    "log": (device("cache", lambda p: used(p, 4096, os.path.getsize(p) - 4096)), True, False),
+    "superblock": (lambda v: device(rng.choice(["capacity", "cache"]), superblock)(v), True, False),
+    "sst": (files("meta/**/*.sst"), True, False),
+    "MANIFEST": (files("meta/**/MANIFEST-*"), True, False),
+    "WAL": (files("meta/**/*.log"), True, False),
+    "CURRENT": (files("meta/**/CURRENT"), True, False),
+    "OPTIONS": (files("meta/**/OPTIONS-*"), True, False),
+    "configuration": (files("*.yaml", "state/*.yaml", "state/devices.json"), False, False),
+    "identity": (files("state/identity.json"), False, False),
+    "keys": (files("state/*.key", "state/*.crt", "state/*.pem"), False, False),
+    "Raft": (files("state/raft/**/*.log", "state/raft/**/*.sst", "state/raft/**/MANIFEST-*",
+                   "state/raft/**/CURRENT", "state/raft/*mark*"), False, False),
+}
+
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        old = f.read(1)
+        f.seek(at)
+        f.write(bytes([old[0] ^ (1 << rng.randrange(8))]))
+
+
+# ---- what is known of the cluster ----
+def facts():
+    return lab.json("scrub", "status")
+
+
+def scrubbed():
+    """A pass over every group, begun now; and every page compared with its other copies."""
+    before = {g["group"]: g["scrub"]["passes"] for g in facts() if g.get("scrub")}
+    audits = {n: audit(n) for n in (1, 2, 3)}
+    lab.ashlar("scrub", "start", "--all")
+    watch_for(f"{case}: the passes to end", lambda: all(
+        g.get("scrub") and g["scrub"]["passes"] != before.get(g["group"], 0) for g in facts()), 60)
+    watch_for(f"{case}: nothing to be damaged any more", lambda: not any(damaged(n) for n in (1, 2, 3)), 60)
+    watch_for(f"{case}: the copies to be compared", lambda: all(audit(n) > audits[n] for n in (1, 2, 3)), 60)
+    for n in (1, 2, 3):
+        if number(n, "diverged_pages"):
+            fail(f"{case}: copies differ, says node {n}")
+
+
+def number(node, name):
+    """A counter of the node's replication, from itself."""
+    with socket.socket(socket.AF_UNIX) as k:
+        k.settimeout(10)
+        k.connect(lab.path(node, "admin.sock"))
+        k.sendall(b"GET /v1/local HTTP/1.0\r\n\r\n")
+        text = b"".join(iter(lambda: k.recv(65536), b"")).split(b"\r\n\r\n", 1)[1]
+    return json.loads(text)["replication"][name]
+
+
+def damaged(node):
+    return number(node, "damaged_blocks")
+
+
+def audit(node):
+    return number(node, "audits")
+
+
+def log_since(v, at):
+    with open(lab.path(v, "log"), errors="replace") as f:
+        f.seek(at)
+        return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
+
+
+def alone(v):
+    """Reads through v with each of the others away in turn: then its own copies have to be good."""
+    for o in [n for n in (1, 2, 3) if n != v]:
+        lab.do("kill", o)
+        verify([v])
+        lab.do("start", o)
+        lab.in_sync(60)
+
+
+def restart(v):
+    rc, _, err = lab.do("start", v, rc=None, timeout=25)
+    if rc == 0:
+        return True, err
+    return False, err
+
+
+def one(r, name):
+    global case
+    place, of_group, must_report = KINDS[name]
+    v = rng.randrange(1, 4)
+    case = f"round {r + 1}, {name} of node {v}"
+    if of_group and name != "log":
+        lab.ashlar("diskgroup", "flush", "--all")
+    lab.do("kill", v)
+    where = place(v)
+    if not where:
+        print(f"  {case}: nothing to flip", flush=True)
+        lab.do("start", v)
+        lab.in_sync(60)
+        return
+    path, byte = where
+    kept = path + ".kept"
+    shutil.copy2(path, kept) if not of_group else None
+    flip(path, byte)
+    if rng.random() < 0.5:  # it missed something, or it is still a member when it returns
+        write(v % 3 + 1, rng.randrange(SIZE // 4096 - 64) * 4096, 64 * 4096)
+    at = os.path.getsize(lab.path(v, "log"))
+    ok, err = restart(v)
+    said = log_since(v, at)
+    verdict = "starts" if ok else "refuses"
+    if not ok:
+        if of_group:
+            fail(f"{case}: {path} byte {byte}: the node does not start: {err}\n" + "\n".join(said[-8:]))
+        names = [path, os.path.dirname(path), lab.path(v, "state", "raft")]
+        text = "\n".join(said) + err
+        # Another value in the configuration is named by what it does: a path, an address, a number.
+        if not any(n in text for n in names) and not (name == "configuration" and "level=error" in text):
+            fail(f"{case}: no message names {path}\n{text}")
+        verify([n for n in (1, 2, 3) if n != v])
+        lab.do("kill", v, rc=None)
+        shutil.copy2(kept, path)
+        lab.do("start", v)
+    elif name == "configuration":  # it may listen elsewhere now
+        lab.do("kill", v)
+        shutil.copy2(kept, path)
+        lab.do("start", v)
+    if os.path.exists(kept):
+        os.unlink(kept)
+    lab.in_sync(60)
+    verify((1, 2, 3))
+    scrubbed()
+    said = log_since(v, at)
+    if must_report and not said:
+        fail(f"{case}: {path} byte {byte}: live data was hit and nobody says so")
+    lab.in_sync(60)
+    verify((1, 2, 3))
+    if r % 7 == 6:
+        alone(v)
+    first = next((m for m in said if "level=error" in m), said[0] if said else "")
+    print(f"  {case}: {os.path.relpath(path, lab.path(v))} at {byte}: {verdict}; "
+          f"{first.split(' ', 2)[-1][:150] if first else 'nothing to say'}", flush=True)
+
+
+write(1, 0, SIZE)
+verify((1, 2, 3))
+names = os.environ["KINDS"].split(",") if "KINDS" in os.environ else list(KINDS)
+order = []
+for r in range(rounds):
+    if not order:
+        order = names[:]
+        rng.shuffle(order)
+    t = time.monotonic()
+    one(r, order.pop())
+    if os.environ.get("TIMES"):
+        print(f"      {time.monotonic() - t:.1f} s", flush=True)
+lab.done()
