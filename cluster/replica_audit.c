@@ -8,6 +8,7 @@
 
 #define LOOK_PAGES   64u /* in one go, of those that nobody has written */
 #define ANSWER_US    5000000u
+#define NOTHING_US   10000000u /* nothing is served here: until it looks again */
 #define TRIES        3u
 #define DIVERGED_MAX 64u
 
@@ -299,10 +300,13 @@ void audit_tick(struct replicator *r)
 		return;
 	before = a->pages;
 	audit_next(a);
-	if (a->asked || a->pages == before)
+	if (a->asked)
 		return;
 	n = pages_here(r);
-	a->due_us = now + a->pass_s * 1000000 / MAX(n, 1) * (a->pages - before);
+	if (a->pages != before)
+		a->due_us = now + a->pass_s * 1000000 / MAX(n, 1) * (a->pages - before);
+	else if (!n)
+		a->due_us = now + NOTHING_US;
 }
 
 void replicator_audit_pace(struct replicator *r, uint32_t pass_s)

@@ -257,6 +257,29 @@ WRAP(int, sem_wait, sem_t *s)
 	return 0;
 }
 
+WRAP(int, sem_clockwait, sem_t *s, clockid_t id, const struct timespec *ts)
+{
+	struct semaphore *x = (struct semaphore *)s;
+	uint64_t end = (uint64_t)ts->tv_sec * 1000000 + (uint64_t)ts->tv_nsec / 1000, now;
+	struct fiber *f = fiber_current();
+
+	if (!f)
+		return __real_sem_clockwait(s, id, ts);
+	fiber_crossing();
+	while (!x->value) {
+		now = vhost_clock_us(vproc_current()->host);
+		if (now >= end) {
+			errno = ETIMEDOUT;
+			return -1;
+		}
+		f->on = s;
+		fiber_block("semaphore", simhost_now_us() + end - now + 1);
+		f->on = NULL;
+	}
+	x->value--;
+	return 0;
+}
+
 WRAP(int, sem_post, sem_t *s)
 {
 	if (!fiber_current())
