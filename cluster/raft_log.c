@@ -560,7 +560,11 @@ static int open_failed(struct raft_log *l, char *err)
 {
 	int rc;
 
-	log_error("raft", "the Raft log cannot be opened", "dir=%s error=\"%s\"", l->dir, err);
+	log_error("raft",
+		  "the Raft log cannot be opened, and is never repaired: what a voter has forgotten may have "
+		  "counted. Check the file system; if it is damaged, leave the directory alone and join this "
+		  "node anew",
+		  "dir=%s error=\"%s\"", l->dir, err);
 	if (strstr(err, "lock"))
 		rc = -ERR_BUSY;
 	else if (strstr(err, "No space") || strstr(err, "Permission denied"))

@@ -79,9 +79,11 @@ struct tls_ctx *tls_ctx_create(const char *ca, const char *cert, const char *key
 
 	ERR_clear_error();
 	if (SSL_CTX_load_verify_locations(c, ca, NULL) != 1)
-		log_openssl("cannot load the CA certificate", ca);
+		log_openssl("cannot load the CA certificate: copy ca.pem from another node", ca);
 	else if (SSL_CTX_use_certificate_chain_file(c, cert) != 1)
-		log_openssl("cannot load the certificate", cert);
+		log_openssl("cannot load the certificate: restore the file from a backup, or have it "
+			    "issued again",
+			    cert);
 	else if (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
 		log_openssl("cannot load the private key: restore the file from a backup, or have the "
 			    "certificate and key issued again", key);
@@ -89,7 +91,7 @@ struct tls_ctx *tls_ctx_create(const char *ca, const char *cert, const char *key
 		log_openssl("the private key does not belong to the certificate: restore both files from one "
 			    "backup, or have them issued again", key);
 	else if (!ca_send_along(c, ca))
-		log_openssl("cannot load the CA certificate", ca);
+		log_openssl("cannot load the CA certificate: copy ca.pem from another node", ca);
 	else {
 		struct tls_ctx *t = xcalloc(1, sizeof(*t));
 

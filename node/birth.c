@@ -125,7 +125,8 @@ static struct json *read_json(const char *path, int *rc)
 		return NULL;
 	j = json_parse(text, len, err, sizeof(err));
 	if (!j) {
-		log_error("birth", "file is damaged", "path=\"%s\" error=\"%s\"", path, err);
+		log_error("birth", "file is damaged: restore it from a backup of this node",
+			  "path=\"%s\" error=\"%s\"", path, err);
 		*rc = -ERR_CORRUPT;
 	}
 	return j;

@@ -108,10 +108,11 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 	return 0;
 }
 
-/* Only a whole copy of the version that is there asks for it: it may repair. */
+/* Only a whole copy of no newer version asks for it: it may repair (Y4). An older one comes from a
+ * history that won over the one that the page is of; what replay finds is dropped before (log_index.c). */
 static bool page_damaged(struct tier *t, const struct destage_page *p, const struct work_page *w)
 {
-	if (!p->whole || !version_eq(p->version, w->old))
+	if (!p->whole || version_cmp(p->version, w->old) > 0)
 		return false;
 	if (map_page_has_damage(w->page))
 		return true;
@@ -134,7 +135,7 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 
 	/* Replay (Y4): what the page has already is not applied again, but a whole copy may repair.
 	 */
-	p->skipped = order < 0 || (order == 0 && !(p->whole && damaged));
+	p->skipped = order <= 0 && !damaged;
 	p->old = w->old;
 	w->untold = p->skipped;
 	if (p->skipped)

@@ -300,6 +300,41 @@ TEST(scrub, a_lost_map_row_is_damage_and_counted_anew)
 	finish(&h, m);
 }
 
+/* Y4: the primary's history won, though its page has the lower version. */
+TEST(scrub, a_copy_of_an_older_version_repairs_a_damaged_page)
+{
+	struct harness h;
+	struct model *m = start(&h, "older", false);
+	struct map_page p;
+	struct h_batch *b;
+	struct version v;
+
+	fill(&h, m, 0, 2);
+	flip(&h, place_of(&h, 0, 1, 9), 1);
+	EXPECT_EQ(pass(&h), 1);
+	v = (struct version){m->page[0][1].version.tenure, m->page[0][1].version.seq - 1};
+	b = h_batch_new(&h, m, 0);
+	h_batch_open_page(b, 0, 1)->version = v;
+	b->after[0].version = v;
+	b->pages[0].whole = true;
+	h_batch_block(b, 9, 77);
+	EXPECT_OK(h_batch_run(b));
+	EXPECT_OK(h_page_get(&h, 0, 1, &p));
+	EXPECT(version_eq(p.version, v));
+	EXPECT_EQ(map_entry_kind(p.entry[9].word), MAP_RAW);
+	h_verify(&h, true);
+	/* Of a sound page it changes nothing. */
+	b = h_batch_new(&h, m, 0);
+	h_batch_open_page(b, 0, 0)->version = v;
+	b->after[0].version = v;
+	b->pages[0].whole = true;
+	h_batch_block(b, 9, 79);
+	EXPECT_OK(h_batch_run(b));
+	EXPECT_EQ(h_compare(&h, m, false), 0); /* skipped, so the model has it as it was */
+	EXPECT(m->page[0][0].seed[9] != 79);
+	finish(&h, m);
+}
+
 TEST(scrub, a_read_that_meets_damage_has_it_marked)
 {
 	struct harness h;
