@@ -137,6 +137,7 @@ void nbd_conn_memory_wait(struct nbd_conn *c)
 
 /* ---- Negotiation ---- */
 
+#define UNKNOWN_EXPORT_US 10000000u
 #define SHARED_SUFFIX ":shared" /* no volume's name has a colon */
 
 /* "NAME" or "NAME:shared", in parts. false: no volume can have that name. */
@@ -152,6 +153,22 @@ static bool export_split(const char *export, char name[NAME_MAX_LEN + 1], bool *
 	return true;
 }
 
+/* A misspelt or deleted volume: said, but a client that goes on trying does not fill the log. */
+static void unknown_export(struct nbd_server *s, const char *export)
+{
+	uint64_t now = loop_mono_us(s->cfg.loop);
+	char text[NAME_MAX_LEN + 1];
+	size_t n = 0;
+
+	if (s->unknown_us && now - s->unknown_us < UNKNOWN_EXPORT_US)
+		return;
+	s->unknown_us = now;
+	for (; export[n] && n < sizeof(text) - 1; n++)
+		text[n] = (char)(export[n] > ' ' && export[n] < 0x7f && export[n] != '"' ? export[n] : '?');
+	text[n] = '\0';
+	log_warn("nbd", "a client asks for an export that is no volume here", "export=\"%s\"", text);
+}
+
 static bool export_find(void *ctx, const char *export, struct nbd_export *out)
 {
 	struct nbd_conn *c = ctx;
@@ -160,10 +177,11 @@ static bool export_find(void *ctx, const char *export, struct nbd_export *out)
 	bool shared;
 
 	_Static_assert(sizeof(out->name) == sizeof(name) + sizeof(SHARED_SUFFIX) - 1, "both fit");
-	if (!export_split(export, name, &shared))
+	if (!export_split(export, name, &shared) ||
+	    client_find(c->server->cfg.client, name, &v) < 0) {
+		unknown_export(c->server, export);
 		return false;
-	if (client_find(c->server->cfg.client, name, &v) < 0)
-		return false;
+	}
 	snprintf(out->name, sizeof(out->name), "%s%s", v.name, shared ? SHARED_SUFFIX : "");
 	out->size = v.size;
 	return true;

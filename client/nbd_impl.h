@@ -104,7 +104,7 @@ struct nbd_server {
 	struct turn_end turn;
 	struct timer tick;
 	struct wait *stop_wait;
-	uint64_t stop_us;
+	uint64_t stop_us, unknown_us; /* unknown: when an unknown export was last logged */
 	bool stopping, aborted, accept_paused;
 };
 

@@ -79,7 +79,11 @@ enum maintenance_op { MAINTENANCE_START = 1, MAINTENANCE_EXTEND = 2, MAINTENANCE
 #define MAINTENANCE_TTL_MIN_S 1u
 #define MAINTENANCE_TTL_MAX_S (7u * 86400)
 
-enum volume_set_mask { VOLUME_SET_FLAGS = 1, VOLUME_SET_MIN_IN_SYNC = 2 };
+enum volume_set_mask {
+	VOLUME_SET_FLAGS = 1,
+	VOLUME_SET_MIN_IN_SYNC = 2,
+	VOLUME_SET_REDUCE = 4, /* existing data is reduced by the policy that then holds */
+};
 
 struct command {
 	uint16_t kind;

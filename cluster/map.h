@@ -70,6 +70,7 @@ struct map_volume {
 	uint32_t stripe_count, objects;
 	uint8_t copies, min_in_sync, flags, state;
 	uint32_t attach_epoch;	  /* the last one given out */
+	uint32_t reduce; /* how often its existing data was asked to be reduced by the policy of then */
 	uint64_t changed;
 	uint64_t objects_changed; /* newest `changed` of its objects */
 	struct map_object *object; /* array of `objects`; [index]; moves when the volume grows */
@@ -179,7 +180,7 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *               then maintenance: u64 since ms, u64 until ms (0: none), str reason
  *   GROUP       u16 id, u16 node, uuid, u32 incarnation, u8 state, u8 free steps, u64 raw bytes
  *   VOLUME      u32 id, uuid, str name, u64 size, u64 object size, u32 stripe count, u32 objects,
- *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch
+ *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch; then u32 reduce
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
  *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen),
  *               u8 mask of `filled` members

@@ -212,6 +212,7 @@ static void encode_volume(const struct map_volume *v, struct writer *w)
 	size_t at = record_begin(w, MAP_REC_VOLUME);
 
 	map_volume_write(w, v);
+	write_u32(w, v->reduce);
 	record_end(w, at);
 }
 
@@ -335,6 +336,8 @@ static bool record_read(struct reader *r, struct record *rec)
 		break;
 	case MAP_REC_VOLUME:
 		map_volume_read(&f, &rec->volume, true);
+		if (reader_left(&f) >= 4) /* an older node does not say */
+			rec->volume.reduce = read_u32(&f);
 		break;
 	case MAP_REC_OBJECT:
 		rec->object = read_u64(&f);

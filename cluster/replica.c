@@ -168,9 +168,10 @@ static void set_policy(struct object *o)
 {
 	const struct map_volume *v = map_volume(o->r->map, object_volume(o->id));
 
-	if (v && o->store)
-		store_object_set_policy(o->store, v->flags & VOLUME_COMPRESSION,
-					v->flags & VOLUME_DEDUP);
+	if (!v || !o->store)
+		return;
+	store_object_set_policy(o->store, v->flags & VOLUME_COMPRESSION, v->flags & VOLUME_DEDUP);
+	store_object_reduce(o->store, v->reduce);
 }
 
 /* The store's object, made if the map lists this replica and it is not there yet. */
@@ -755,6 +756,7 @@ static void info(struct object *o, struct replica_info *out)
 		     : o->diverged                  ? "stopped: data diverged"
 		     : o->creating                  ? "being created"
 		     : o->group && o->group->failed ? "its disk group failed"
+		     : o->no_space                  ? "its disk group is full: it waits for space"
 		     : o->in.state == IN_JOINED     ? "joined"
 		     : o->in.state != IN_NONE       ? "joining"
 						    : "waits for its primary";

@@ -54,7 +54,7 @@ struct group { /* a disk group of this node */
 struct credit {
 	uint16_t group;
 	bool full;
-	uint64_t granted, spent, window;
+	uint64_t granted, spent, window, full_us; /* full_us: when it was last told to be full */
 };
 
 struct session {
@@ -129,6 +129,7 @@ struct object {
 	uint64_t id;
 	bool listed, dirty, creating, diverged, resigning, in_busy;
 	bool moved; /* once since the node began to stop: two that stop must not play ping-pong */
+	bool no_space; /* the last copy sent to it found none */
 	struct map_object config; /* as applied last */
 	int me;                   /* index of this node's replica in config.member, or -1 */
 	struct group *group;
@@ -236,7 +237,7 @@ struct io_op {
 	uint8_t kind, status;
 	const char *waits_for;
 	uint32_t offset, length, block, blocks;
-	uint64_t start_us, gate_us;
+	uint64_t start_us, gate_us, no_space_us; /* no_space: since when it waits for space, or 0 */
 	struct range_entry range;
 	struct outgoing out;
 	struct version wanted; /* COMMIT: reply when committed */

@@ -311,8 +311,10 @@ static void arrival_resume(struct wait *w, int rc)
 	} else if (a->serial == in->serial && in->state == IN_JOINED) {
 		if (a->record.kind == RECORD_COPY || a->record.kind == RECORD_COMPLETE)
 			in->copies++;
-		if (a->record.kind == RECORD_COMPLETE && a->skips == in->skips)
+		if (a->record.kind == RECORD_COMPLETE && a->skips == in->skips) {
 			in->current = true;
+			o->no_space = false;
+		}
 		if (a->record.kind != RECORD_COPY)
 			in->durable = a->record.version.seq > in->durable.seq ? a->record.version
 									      : in->durable;
@@ -370,7 +372,7 @@ void inbound_space(struct object *o)
 /* Space for what a record may cost here at worst. False: a copy for which there is none. */
 static bool account(struct object *o, struct session *s, const struct msg_replicate *m)
 {
-	uint64_t need = (uint64_t)m->fp_count * STORE_BYTES_PER_BLOCK, got;
+	uint64_t need = (uint64_t)m->fp_count * STORE_BYTES_PER_BLOCK;
 
 	if (!need)
 		return true;
@@ -378,11 +380,8 @@ static bool account(struct object *o, struct session *s, const struct msg_replic
 		session_credit_spend(s, o->group, need);
 		return true;
 	}
-	got = store_grant(o->group->store, need);
-	if (got < need) {
-		store_grant_return(o->group->store, got);
+	if (!store_grant_copy(o->group->store, need))
 		return false;
-	}
 	store_grant_spend(o->group->store, need);
 	return true;
 }
@@ -394,6 +393,16 @@ static struct arrival *arrival_get(struct replicator *r)
 
 	a->wait.resume = arrival_resume;
 	return a;
+}
+
+/* The primary asks again and again: it is said once, until a copy got in whole. */
+static void stay_out(struct object *o)
+{
+	if (!o->no_space)
+		log_warn("replica",
+			 "its disk group has no space for a copy: the replica stays out until it has",
+			 "object=%llx group=%u", (unsigned long long)o->id, o->group->id);
+	o->no_space = true;
 }
 
 void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload)
@@ -447,6 +456,7 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 		arrival_free(a);
 		nak(s, &m->key, NAK_FULL);
 		inbound_void(o);
+		stay_out(o);
 		return;
 	}
 	if (m->retry_len) {

@@ -267,9 +267,8 @@ void session_credit_top_up(struct session *s, struct group *g)
 		c->window *= 2;
 	got = store_grant(g->store, MAX(c->window, CREDIT_LOW * 2) - left);
 	c->granted += got;
-	if (got || !c->full)
-		s->credits_changed = true;
-	c->full = !got;
+	s->credits_changed = true; /* "still full" is an answer too */
+	c->full = !got && store_is_full(g->store);
 	if (c->full)
 		c->window = CREDIT_WINDOW_MIN;
 	if (s->credits_changed)
@@ -357,6 +356,7 @@ static void on_ack(struct session *s, struct reader *r)
 			continue;
 		c->granted = MAX(c->granted, m.credits[i].granted);
 		c->full = m.credits[i].full;
+		c->full_us = c->full ? now : 0;
 	}
 	s->fill = m.fill;
 	s->destage_rate = m.destage_rate;

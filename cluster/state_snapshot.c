@@ -4,7 +4,7 @@
  *   u32 magic "ASHS", u16 format 3, u16 0, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
  *   u16 nodes × (NODE with its maintenance), u16 groups × GROUP,
- *   u32 volumes × (VOLUME, objects × OBJECT without id),
+ *   u32 volumes × (VOLUME, u32 reduce, objects × OBJECT without id),
  *   u32 attachments × (ATTACHMENT, u32 ttl ms, u64 renewed ms)  (fields: map.h), each ascending by id,
  *   u16 tokens × (str sha256, u64 expires ms), u16 settings × (str key, str value), by key,
  *   u64 events ever, u16 events × (u64 index, u64 time ms, u8 severity, str code, str text, str
@@ -31,6 +31,7 @@ static void write_volumes(const struct map *m, struct writer *w)
 	write_u32(w, (uint32_t)count);
 	for (size_t i = 0; i < count; i++) {
 		map_volume_write(w, v[i]);
+		write_u32(w, v[i]->reduce);
 		for (uint32_t k = 0; k < v[i]->objects; k++)
 			map_object_write(w, &v[i]->object[k]);
 	}
@@ -194,6 +195,7 @@ static void read_volumes(struct reader *r, struct state *s)
 		uint32_t objects;
 
 		map_volume_read(r, &in, true);
+		in.reduce = read_u32(r);
 		if (r->bad || in.id <= last || in.id >= s->map.next_volume || in.copies < 1 ||
 		    in.copies > COPIES_MAX || s->objects + in.objects > OBJECTS_MAX) {
 			r->bad = true;

@@ -305,19 +305,26 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 		return state_refuse(out, -ERR_NOT_FOUND, "there is no volume with number %u",
 				    c->volume_set.id);
 	out->id = v->id;
-	if (!mask || mask & ~(VOLUME_SET_FLAGS | VOLUME_SET_MIN_IN_SYNC))
+	if (!mask || mask & ~(VOLUME_SET_FLAGS | VOLUME_SET_MIN_IN_SYNC | VOLUME_SET_REDUCE))
 		return state_refuse(out, -ERR_INVALID,
 				    "volume %s: nothing, or something unknown, to set", v->name);
 	flags = mask & VOLUME_SET_FLAGS ? c->volume_set.flags : v->flags;
 	min_in_sync = mask & VOLUME_SET_MIN_IN_SYNC ? c->volume_set.min_in_sync : v->min_in_sync;
 	rc = policy_check(v->name, v->copies, min_in_sync, flags, out);
-	if (rc || (flags == v->flags && min_in_sync == v->min_in_sync))
+	if (!rc && mask & VOLUME_SET_REDUCE && !flags)
+		return state_refuse(out, -ERR_INVALID,
+				    "volume %s: with compression and dedup off there is nothing to "
+				    "reduce existing data by",
+				    v->name);
+	if (rc || (flags == v->flags && min_in_sync == v->min_in_sync && !(mask & VOLUME_SET_REDUCE)))
 		return rc;
+	v->reduce += mask & VOLUME_SET_REDUCE ? 1 : 0;
 	v->flags = flags;
 	v->min_in_sync = min_in_sync;
 	state_volume_changed(s, v);
-	state_event_add(s, 0, "VOLUME_SET", "volume %s: flags %u, min in-sync %u", v->name, flags,
-			min_in_sync);
+	state_event_add(s, 0, "VOLUME_SET", "volume %s: compression %s, dedup %s, min in-sync %u%s", v->name,
+			flags & VOLUME_COMPRESSION ? "on" : "off", flags & VOLUME_DEDUP ? "on" : "off",
+			min_in_sync, mask & VOLUME_SET_REDUCE ? "; existing data is reduced" : "");
 	return 0;
 }
 

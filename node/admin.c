@@ -270,6 +270,21 @@ void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms)
 	forward_to(f, node, timeout_ms);
 }
 
+bool admin_ask_leader(struct areq *q)
+{
+	struct admin *a = q->admin;
+	struct consensus_status st = {0};
+
+	if (q->who == WHO_NODE)
+		return false;
+	a->ops->status(a->cluster, &st);
+	if (!st.leader || st.leader == a->cfg.identity->number ||
+	    !a->ops->peer_connected(a->cluster, st.leader))
+		return false;
+	admin_forward(q, st.leader, PROPOSE_TIMEOUT_MS + 5000);
+	return true;
+}
+
 void admin_forward_to_ca(struct areq *q)
 {
 	struct admin *a = q->admin;

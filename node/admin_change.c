@@ -7,6 +7,9 @@
 
 #include "node/admin_impl.h"
 
+#define DETACH_LOOK_US 50000u
+#define DETACH_LOOKS   20u
+
 struct change {
 	struct wait wait;
 	struct areq *q;
@@ -14,6 +17,9 @@ struct change {
 	struct map_volume want;
 	char name[NAME_MAX_LEN + 1];
 	const char *done; /* what happened, for the answer */
+	uint32_t volume;  /* to be deleted */
+	struct timer timer;
+	unsigned looks;
 };
 
 static void on_changed(struct wait *w, int rc)
@@ -70,6 +76,20 @@ static bool only_known(struct areq *q, const char *const *known, size_t n)
 	return true;
 }
 
+/* Two, but for a cluster that is one node and stays so, as a standalone one. */
+static uint64_t default_copies(const struct areq *q)
+{
+	const struct map *m = admin_map(q->admin);
+	unsigned nodes = 0;
+
+	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		nodes += n->state == NODE_ACTIVE || n->state == NODE_JOINING;
+	}
+	return nodes > 1 ? 2 : 1;
+}
+
 void admin_create_volume(struct areq *q)
 {
 	static const char *const known[] = {"name",        "size_bytes",  "copies",
@@ -91,7 +111,7 @@ void admin_create_volume(struct areq *q)
 	snprintf(v->name, sizeof(v->name), "%s", name);
 	uuid_make(&v->uuid);
 	v->size = json_u64(q->body, "size_bytes", 0);
-	v->copies = (uint8_t)MIN(json_u64(q->body, "copies", 2), 255);
+	v->copies = (uint8_t)MIN(json_u64(q->body, "copies", default_copies(q)), 255);
 	v->min_in_sync = (uint8_t)MIN(json_u64(q->body, "min_in_sync", 1), 255);
 	v->flags = (json_bool(q->body, "compression", false) ? VOLUME_COMPRESSION : 0) |
 		   (json_bool(q->body, "dedup", false) ? VOLUME_DEDUP : 0);
@@ -116,7 +136,7 @@ static const struct map_volume *find_volume(struct areq *q)
 {
 	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
 
-	if (!v)
+	if (!v && !admin_ask_leader(q))
 		admin_fail(q, -ERR_NOT_FOUND,
 			   "no volume is named \"%.63s\"; `ashlar volume list` shows all",
 			   q->param);
@@ -151,24 +171,30 @@ void admin_resize_volume(struct areq *q)
 /* One kind of change at a time: size, or policy. */
 void admin_patch_volume(struct areq *q)
 {
-	static const char *const known[] = {"size_bytes", "min_in_sync", "compression", "dedup"};
+	static const char *const known[] = {"size_bytes", "min_in_sync", "compression", "dedup", "existing"};
+	const char *existing = q->body ? json_str(q->body, "existing") : NULL;
 	const struct map_volume *v = find_volume(q);
 	struct command cmd;
 	struct change *c;
-	bool flags;
+	bool flags, reduce;
 
 	if (!v || !only_known(q, known, ARRAY_LEN(known)))
 		return;
+	if (existing && strcmp(existing, "reduce") && strcmp(existing, "leave")) {
+		admin_fail(q, -ERR_INVALID, "existing is \"reduce\" or \"leave\"");
+		return;
+	}
+	reduce = existing && !strcmp(existing, "reduce");
 	flags = json_has(q->body, "compression") || json_has(q->body, "dedup");
 	if (json_has(q->body, "size_bytes")) {
-		if (flags || json_has(q->body, "min_in_sync"))
+		if (flags || reduce || json_has(q->body, "min_in_sync"))
 			admin_fail(q, -ERR_INVALID,
 				   "change the size and the policy in two requests");
 		else
 			resize(q, v);
 		return;
 	}
-	if (!flags && !json_has(q->body, "min_in_sync")) {
+	if (!flags && !reduce && !json_has(q->body, "min_in_sync")) {
 		admin_fail(q, -ERR_INVALID,
 			   "nothing to change: give size_bytes, min_in_sync, compression or dedup");
 		return;
@@ -176,7 +202,7 @@ void admin_patch_volume(struct areq *q)
 	c = change_new(q, v->name, "changed");
 	admin_command(q, CMD_VOLUME_SET, &cmd);
 	cmd.volume_set.id = v->id;
-	cmd.volume_set.set_mask = (flags ? VOLUME_SET_FLAGS : 0) |
+	cmd.volume_set.set_mask = (flags ? VOLUME_SET_FLAGS : 0) | (reduce ? VOLUME_SET_REDUCE : 0) |
 				  (json_has(q->body, "min_in_sync") ? VOLUME_SET_MIN_IN_SYNC : 0);
 	cmd.volume_set.min_in_sync =
 		(uint8_t)MIN(json_u64(q->body, "min_in_sync", v->min_in_sync), 255);
@@ -188,17 +214,52 @@ void admin_patch_volume(struct areq *q)
 						PROPOSE_TIMEOUT_MS, &c->wait));
 }
 
+static void delete_propose(struct change *c)
+{
+	struct areq *q = c->q;
+	struct command cmd;
+
+	admin_command(q, CMD_VOLUME_DELETE, &cmd);
+	cmd.volume_delete.id = c->volume;
+	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd,
+						PROPOSE_TIMEOUT_MS, &c->wait));
+}
+
+static bool attached(const struct map *m, uint32_t volume)
+{
+	for (struct hnode *h = hmap_walk(&m->attachments, NULL); h;
+	     h = hmap_walk(&m->attachments, h)) {
+		const struct map_attachment *a = container_of(h, struct map_attachment, by_id);
+
+		if (a->volume == volume && !a->revoked)
+			return true;
+	}
+	return false;
+}
+
+/* The last connection was closed a moment ago and its detach is on the way here. */
+static void delete_look(struct timer *t)
+{
+	struct change *c = container_of(t, struct change, timer);
+	struct admin *a = c->q->admin;
+
+	if (!a->stopping && attached(admin_map(a), c->volume) && c->looks++ < DETACH_LOOKS) {
+		timer_set(t, DETACH_LOOK_US);
+		return;
+	}
+	timer_fini(t);
+	delete_propose(c);
+}
+
 void admin_delete_volume(struct areq *q)
 {
 	const struct map_volume *v = find_volume(q);
-	struct command cmd;
 	struct change *c;
 
 	if (!v)
 		return;
 	c = change_new(q, v->name, "deleted");
-	admin_command(q, CMD_VOLUME_DELETE, &cmd);
-	cmd.volume_delete.id = v->id;
-	change_settle(c, q->admin->ops->propose(q->admin->cluster, &c->propose, &cmd,
-						PROPOSE_TIMEOUT_MS, &c->wait));
+	c->volume = v->id;
+	timer_init(&c->timer, q->admin->cfg.loop, delete_look);
+	delete_look(&c->timer);
 }

@@ -287,7 +287,8 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->known = true;
 	out->open = json_bool(f, "open", false);
 	out->failed = json_str(f, "failed") && !json_bool(f, "missing", false) ? -ERR_DEVICE : 0;
-	out->used_bytes = json_u64(stats, "data_used_bytes", 0);
+	out->used_bytes = json_u64(stats, "data_used_bytes", 0) + json_u64(stats, "log_unreduced_bytes", 0) +
+			  json_u64(stats, "granted_bytes", 0);
 	/* Not all of the segments: writes get ENOSPC where the reserve begins. */
 	out->data_bytes = out->used_bytes + json_u64(stats, "data_free_bytes", 0);
 	scrub = json_get(f, "scrub");
@@ -305,6 +306,36 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 		most = MAX(most, bad);
 		out->bad_blocks += bad;
 	}
+	out->hint_bytes = json_u64(stats, "dedup_hint_bytes", 0);
+	out->hint_budget_bytes = json_u64(stats, "dedup_hint_budget_bytes", 0);
+	out->hint_evictions = json_u64(stats, "dedup_hint_evictions", 0);
+	out->bypassed_blocks = json_u64(stats, "reduce_bypassed_blocks", 0);
+	out->reduce_pending = json_bool(stats, "reduce_pending", false);
+}
+
+/* The volumes whose deletion gives most back. */
+static void health_reclaim(const struct admin *a, const struct map *m, struct health_input *in)
+{
+	struct ledger_sums all;
+
+	ledger_sums(a, &all);
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+		struct ledger_sum sum = ledger_sums_of(&all, v->id);
+		struct health_reclaim r = {.name = v->name,
+					   .bytes = (uint64_t)sum.bytes[LEDGER_FREES],
+					   .exact = !sum.inexact};
+
+		for (unsigned k = 0; k < ARRAY_LEN(in->reclaim) && r.name && r.bytes; k++) {
+			struct health_reclaim was = in->reclaim[k];
+
+			if (was.name && was.bytes >= r.bytes)
+				continue;
+			in->reclaim[k] = r;
+			r = was;
+		}
+	}
+	free(all.volume);
 }
 
 void facts_rebuild(struct admin *a, struct health_rebuild *out)
@@ -366,6 +397,7 @@ void facts_health(struct admin *a, struct health_report *out)
 	in.groups = groups;
 	facts_rebuild(a, &rebuild);
 	in.rebuild = &rebuild;
+	health_reclaim(a, m, &in);
 	health_evaluate(&in, out);
 	health_remember(&a->memory, out, in.now_ms);
 	free(nodes);

@@ -99,6 +99,9 @@ void admin_command(const struct areq *q, uint16_t kind,
 
 /* A request passed on to another node; its answer is this request's answer. */
 void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
+/* What the map here does not have may be a moment old: the leader is asked, once. False: this is it,
+ * or there is none. */
+bool admin_ask_leader(struct areq *q);
 /* Passed on to voters in turn until one has the CA key. */
 void admin_forward_to_ca(struct areq *q);
 
@@ -116,7 +119,8 @@ int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
 const struct json *facts_group(const struct admin *a, const struct map_group *g);
 
 /* ---- Capacity (admin_space.c) ---- */
-#define LEDGER_KEYS 7u
+#define LEDGER_KEYS 8u
+#define LEDGER_FREES 6u /* index of frees_if_deleted_bytes */
 extern const char *const ledger_keys[LEDGER_KEYS]; /* logical = zero + … + stored, and what a delete frees */
 struct json *ledger_to_json(const struct store_ledger *l);
 struct json *ledgers_to_json(struct store *s); /* a row per volume, and one without for unowned blocks */
@@ -127,7 +131,17 @@ struct ledger_sum {
 };
 void ledger_sum_add(struct ledger_sum *s, const struct json *row);
 struct json *ledger_sum_to_json(const struct ledger_sum *s);
-struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume); /* over known groups */
+/* Of all volumes, over the groups that facts are known of. The caller frees .volume. */
+struct ledger_volume {
+	uint32_t volume;
+	struct ledger_sum sum;
+};
+struct ledger_sums {
+	struct ledger_volume *volume; /* ascending */
+	size_t count;
+};
+void ledger_sums(const struct admin *a, struct ledger_sums *out);
+struct ledger_sum ledger_sums_of(const struct ledger_sums *s, uint32_t volume);
 
 /* ---- This node's groups, to the cluster (admin_report.c) ---- */
 void admin_report(struct admin *a);

@@ -14,18 +14,18 @@
  */
 
 const char *const ledger_keys[LEDGER_KEYS] = {
-	"logical_bytes", "zero_bytes",   "dedup_saved_bytes",     "compression_saved_bytes",
-	"damaged_bytes", "stored_bytes", "frees_if_deleted_bytes"};
+	"logical_bytes", "zero_bytes",   "dedup_saved_bytes",      "compression_saved_bytes",
+	"damaged_bytes", "stored_bytes", "frees_if_deleted_bytes", "to_reduce_bytes"};
 
 struct json *ledger_to_json(const struct store_ledger *l)
 {
 	/* Signed: the row of the blocks that no volume owns takes back what others count as saved.
 	 */
 	const int64_t values[LEDGER_KEYS] = {
-		(int64_t)l->logical_bytes,         (int64_t)l->zero_bytes,
-		(int64_t)l->dedup_saved_bytes,     (int64_t)l->compression_saved_bytes,
-		(int64_t)l->damaged_bytes,         (int64_t)l->stored_bytes,
-		(int64_t)l->frees_if_deleted_bytes};
+		(int64_t)l->logical_bytes,          (int64_t)l->zero_bytes,
+		(int64_t)l->dedup_saved_bytes,      (int64_t)l->compression_saved_bytes,
+		(int64_t)l->damaged_bytes,          (int64_t)l->stored_bytes,
+		(int64_t)l->frees_if_deleted_bytes, (int64_t)l->to_reduce_bytes};
 	struct json *j = json_object_new();
 
 	for (unsigned i = 0; i < LEDGER_KEYS; i++)
@@ -69,21 +69,56 @@ struct json *ledger_sum_to_json(const struct ledger_sum *s)
 	return j;
 }
 
-/* Sums of a volume over the groups that facts are known of. */
-struct ledger_sum ledger_sum_volume(const struct admin *a, uint32_t volume)
+static int by_volume(const void *x, const void *y)
+{
+	const struct ledger_volume *a = x, *b = y;
+
+	return a->volume < b->volume ? -1 : a->volume > b->volume;
+}
+
+void ledger_sums(const struct admin *a, struct ledger_sums *out)
 {
 	const struct map *m = admin_map(a);
-	struct ledger_sum sum = {0};
+	size_t cap = 0, n = 0;
 
+	*out = (struct ledger_sums){0};
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
 		const struct json *f = facts_group(a, container_of(h, struct map_group, by_id));
 		const struct json *rows = f ? json_get(f, "volumes") : NULL;
 
-		for (size_t i = 0; i < json_len(rows); i++)
-			if (json_u64(json_at(rows, i), "volume", 0) == volume)
-				ledger_sum_add(&sum, json_at(rows, i));
+		for (size_t i = 0; i < json_len(rows); i++) {
+			if (out->count == cap) {
+				cap = cap * 2 + 64;
+				out->volume = xrealloc(out->volume, cap * sizeof(*out->volume));
+			}
+			out->volume[out->count] = (struct ledger_volume){
+				.volume = (uint32_t)json_u64(json_at(rows, i), "volume", 0)};
+			ledger_sum_add(&out->volume[out->count++].sum, json_at(rows, i));
+		}
 	}
-	return sum;
+	if (out->count)
+		qsort(out->volume, out->count, sizeof(*out->volume), by_volume);
+	for (size_t i = 0; i < out->count; i++) {
+		struct ledger_volume *last = n ? &out->volume[n - 1] : NULL;
+
+		if (!last || last->volume != out->volume[i].volume) {
+			out->volume[n++] = out->volume[i];
+			continue;
+		}
+		for (unsigned k = 0; k < LEDGER_KEYS; k++)
+			last->sum.bytes[k] += out->volume[i].sum.bytes[k];
+		last->sum.inexact |= out->volume[i].sum.inexact;
+		last->sum.rows++;
+	}
+	out->count = n;
+}
+
+struct ledger_sum ledger_sums_of(const struct ledger_sums *s, uint32_t volume)
+{
+	struct ledger_volume key = {.volume = volume}, *found;
+
+	found = s->count ? bsearch(&key, s->volume, s->count, sizeof(key), by_volume) : NULL;
+	return found ? found->sum : key.sum;
 }
 
 /* ---- Flush and verify --------------------------------------------------------------------------

@@ -113,19 +113,22 @@ static void volumes_ready(struct areq *q)
 	const struct map *m = admin_map(a);
 	const struct map_volume **all = xcalloc(m->volumes.count + 1, sizeof(*all));
 	struct json *j = json_object_new(), *list = json_array_new();
+	struct ledger_sums sums;
 	size_t n = 0;
 
+	ledger_sums(a, &sums);
 	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h))
 		all[n++] = container_of(h, struct map_volume, by_id);
 	qsort(all, n, sizeof(*all), by_name);
 	for (size_t i = 0; i < n; i++) {
 		struct json *v = volume_to_json(a, m, all[i]);
-		struct ledger_sum sum = ledger_sum_volume(a, all[i]->id);
+		struct ledger_sum sum = ledger_sums_of(&sums, all[i]->id);
 
 		json_put(v, "space", ledger_sum_to_json(&sum));
 		json_add(list, v);
 	}
 	free(all);
+	free(sums.volume);
 	json_put(j, "volumes", list);
 	json_put(j, "source", admin_source(a));
 	admin_reply(q, 200, j);
@@ -315,6 +318,8 @@ void admin_get_volume(struct areq *q)
 	struct show *s;
 	char path[64];
 
+	if (!v && admin_ask_leader(q))
+		return;
 	if (!v) {
 		admin_fail(q, -ERR_NOT_FOUND,
 			   "no volume is named \"%.63s\"; `ashlar volume list` shows all",

@@ -28,11 +28,21 @@ struct health_group {
 	bool known; /* facts of its node are there; else only the map speaks */
 	bool open;
 	int failed;
-	uint64_t data_bytes, used_bytes;
 	uint64_t bad_blocks, bad_last_s; /* met since it was opened; when last, s since 1970 */
 	char bad_device[160];		 /* the one with the most */
 	bool scrub_stopped;
 	uint64_t scrub_finished_s, scrub_started_s; /* 0: never */
+	uint64_t data_bytes, used_bytes; /* data: what may be used before writes get ENOSPC */
+	uint64_t hint_bytes, hint_budget_bytes, hint_evictions; /* dedup */
+	uint64_t bypassed_blocks;                               /* stored unreduced under load */
+	bool reduce_pending;                                    /* and not looked at again yet */
+};
+
+/* What deleting a volume gives back; of those that give most. */
+struct health_reclaim {
+	const char *name;
+	uint64_t bytes;
+	bool exact;
 };
 
 /* What is done about missing copies, and jobs; counts are objects. NULL in the input: unknown. */
@@ -60,6 +70,7 @@ struct health_input {
 	unsigned group_count;
 	const struct health_rebuild *rebuild;
 	uint64_t scrub_interval_s; /* 0: only when asked for */
+	struct health_reclaim reclaim[3]; /* largest first; name NULL: no more */
 };
 
 struct health_item {

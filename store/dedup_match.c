@@ -33,8 +33,10 @@ static bool local_equal(struct round *r, const struct payload *q, const uint8_t 
 {
 	if (q->data)
 		return !memcmp(q->data, data, BLOCK_SIZE);
-	return !device_pread(q->block->log_device, r->scratch, BLOCK_SIZE, q->block->log_off) &&
-	       !memcmp(r->scratch, data, BLOCK_SIZE);
+	if (q->was_packed ? !dedup_read(r->t, q->word, r->scratch)
+			  : device_pread(q->block->log_device, r->scratch, BLOCK_SIZE, q->block->log_off))
+		return false;
+	return !memcmp(r->scratch, data, BLOCK_SIZE);
 }
 
 /* ---- Referring ---------------------------------------------------------------------------------
@@ -201,13 +203,12 @@ void dedup_hint(struct round *r)
 
 	for (unsigned i = 0; i < r->payload_count; i++) {
 		struct payload *p = &r->payload[i];
+		uint64_t word = p->w->page->entry[p->block->index].word;
 
 		if (p->share)
 			hints_put(h, p->fp, HINT_SHARED | p->share->id, false);
-		else if (p->dedup && p->stored)
-			hints_put(h, p->fp,
-				  p->w->page->entry[p->block->index].word >> 9 & (HINT_SHARED - 1),
-				  false);
+		else if (p->dedup && (p->stored || p->again) && map_entry_has_place(word))
+			hints_put(h, p->fp, word >> 9 & (HINT_SHARED - 1), false);
 	}
 	atomic_store(&r->t->dedup.hint_bytes, hints_bytes(h));
 	atomic_store(&r->t->dedup.evicted_hints, h->evicted);

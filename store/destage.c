@@ -190,9 +190,11 @@ static void payload_bad(struct tier *t, struct round *r, struct payload *p, uint
 	log_error("tier", "a block to be stored does not match its fingerprint; it is damaged here",
 		  "object=%llu block=%u device=%s offset=%llu read=%s",
 		  (unsigned long long)p->w->o->id, p->w->index * PAGE_BLOCKS + p->block->index,
-		  p->block->log_device->path, (unsigned long long)p->block->log_off,
+		  p->was_packed ? "(compressed)" : p->block->log_device->path,
+		  (unsigned long long)(p->was_packed ? map_entry_offset(p->word) : p->block->log_off),
 		  p->unread ? "failed" : "ok");
-	scrub_count_bad(t, p->block->log_device->sb.role == DEVICE_CACHE
+	scrub_count_bad(t, p->was_packed ? map_entry_device(p->word)
+			   : p->block->log_device->sb.role == DEVICE_CACHE
 				   ? SCRUB_DEVICE_CACHE
 				   : p->block->log_device->sb.index);
 	r->found_bad = true;
@@ -209,7 +211,7 @@ static int payload_append(struct tier *t, struct round *r, struct payload *p,
 			       .version = p->w->page->version,
 			       .block = p->w->index * PAGE_BLOCKS + p->block->index,
 			       .fp = p->fp};
-	bool pack = p->compression && !r->bypass;
+	bool pack = p->compression && !r->bypass && !p->was_packed;
 	unsigned units = !pack ? 0 : p->compressed ? p->units : codec_compress(p->data, packed);
 	const uint8_t *data = !units ? p->data : p->compressed ? p->packed : packed;
 

@@ -12,7 +12,9 @@ struct payload {
 	uint32_t gen;
 	bool compression, dedup;
 	bool again;  /* it is stored already, in the entry: it moves only if it gets smaller */
-	bool stored; /* appended in this round */
+	bool was_packed; /* again: it is stored compressed, at `word` */
+	bool stored;     /* appended in this round */
+	uint64_t word;
 	/* By prepare.c. data and packed: while its chunk is in memory. */
 	bool unread, bad, zero, compressed; /* compressed: it was tried; units 0: in vain */
 	uint8_t units;                      /* of the stored form */

@@ -7,7 +7,7 @@
 
 #include "store/tier_internal.h"
 
-enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_SUSPECT };
+enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_REDUCE, REQUEST_SUSPECT };
 struct tier_request {
 	struct tier_request *next;
 	struct post post;
@@ -18,6 +18,8 @@ struct tier_request {
 	uint32_t gen, volume;
 	uint32_t page;   /* suspect */
 	uint64_t blocks; /* suspect */
+	uint32_t number; /* of a request to reduce */
+	uint16_t policy; /* that goes with it */
 	uint8_t *header;
 	size_t header_len;
 	struct wait *wait; /* NULL: nobody waits */
@@ -217,8 +219,10 @@ static int object_delete(struct tier *t, struct tier_request *r)
 		return 0;
 	pthread_mutex_lock(&t->commit_lock);
 	o->state = OBJECT_DELETING;
+	reduce_progress(t, o);
 	o->delete_page = 0;
 	list_push_back(&t->deleting, &o->link);
+	atomic_fetch_add(&t->deleting_n, 1);
 	rc = commit_object(t, o, NULL);
 	pthread_mutex_unlock(&t->commit_lock);
 	return rc;
@@ -239,12 +243,25 @@ static void request_done(struct post *p)
 		wait_resume(w, rc);
 }
 
+static int object_reduce(struct tier *t, struct tier_request *r)
+{
+	struct tobj *o = tobj_find(t, r->object);
+
+	if (!o || o->gen != r->gen || o->state != OBJECT_LIVE)
+		return -ERR_NOT_FOUND;
+	pthread_mutex_lock(&t->commit_lock);
+	reduce_ask(t, o, r->number, r->policy);
+	pthread_mutex_unlock(&t->commit_lock);
+	return 0;
+}
+
 static void request_run(struct tier *t, struct tier_request *r)
 {
 	r->rc = atomic_load(&t->failed);
 	if (!r->rc)
 		r->rc = r->kind == REQUEST_PUT	    ? object_put(t, r)
 			: r->kind == REQUEST_DELETE ? object_delete(t, r)
+			: r->kind == REQUEST_REDUCE ? object_reduce(t, r)
 						    : scrub_page(t, r->object, r->page, r->blocks);
 	if (r->kind == REQUEST_SUSPECT)
 		atomic_fetch_sub(&t->scrub.suspects_open, 1);
@@ -309,6 +326,21 @@ void tier_suspect(struct tier *t, unsigned shard, uint64_t object, uint32_t page
 				   .blocks = blocks};
 	if (!request_queue(t, r))
 		atomic_fetch_sub(&t->scrub.suspects_open, 1);
+}
+
+void tier_object_reduce(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t number,
+			bool compression, bool dedup)
+{
+	struct tier_request *r = xcalloc(1, sizeof(*r));
+
+	*r = (struct tier_request){.kind = REQUEST_REDUCE,
+				   .shard = shard,
+				   .object = object,
+				   .gen = gen,
+				   .number = number,
+				   .policy = (uint16_t)((dedup ? OBJECT_DEDUP : 0) |
+							(compression ? OBJECT_COMPRESSION : 0))};
+	(void)request_queue(t, r); /* a tier that stops is told again after the next start */
 }
 
 int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,

@@ -68,6 +68,7 @@ static struct page_node *page_new(struct shard *sh, struct store_object *o, uint
 	list_push_back(&o->pages, &p->object_link);
 	o->page_count++;
 	sh->dirty_pages++;
+	atomic_store_explicit(&sh->dirty_told, sh->dirty_pages, memory_order_relaxed);
 	page_dirty(sh, p);
 	hmap_insert(&sh->pages, &p->node, page_hash(o, page));
 	return p;
@@ -90,6 +91,7 @@ void page_drop(struct shard *sh, struct page_node *p)
 	list_del(&p->object_link);
 	p->object->page_count--;
 	sh->dirty_pages--;
+	atomic_store_explicit(&sh->dirty_told, sh->dirty_pages, memory_order_relaxed);
 	shard_page_clean(sh, p);
 	if (p->bytes)
 		arena_put(&sh->arena, p->entries, p->bytes);

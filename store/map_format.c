@@ -6,7 +6,7 @@
 #include "node/base/err.h"
 
 #define PAGE_FORMAT   1
-#define OBJECT_FORMAT 2
+#define OBJECT_FORMAT 3
 #define META_FORMAT   1
 
 uint64_t store_fold_term(uint32_t page, struct version v)
@@ -277,6 +277,8 @@ void object_row_encode(struct writer *w, uint64_t object, const struct object_ro
 	write_u64(w, o->counters.stored);
 	write_u64(w, o->counters.shared);
 	write_u64(w, o->counters.damaged);
+	write_u32(w, o->reduced);
+	write_u32(w, 0);
 	write_bytes(w, o->header, o->header_len);
 	if (!w->bad)
 		write_u64(w, hash_xxh3(w->data + start, w->len - start, object));
@@ -298,6 +300,8 @@ int object_row_decode(const void *data, size_t len, uint64_t object, struct obje
 	out->counters.stored = read_u64(&r);
 	out->counters.shared = read_u64(&r);
 	out->counters.damaged = read_u64(&r);
+	out->reduced = read_u32(&r);
+	read_u32(&r);
 	out->header = read_bytes(&r, out->header_len);
 	hash = read_u64(&r);
 	if (!reader_done(&r) || hash != hash_xxh3(data, len - 8, object))

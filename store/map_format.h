@@ -10,9 +10,10 @@
  * n = bits in mask; kind hole removes an entry entry   word 8: kind bits 0–2 · units−1 bits 3–8 ·
  * place bits 9–51 (offset/64 in bits 9–48, device in bits 49–51; or a share id) · spare bits 52–63
  * zero;  fp64 8 region  key object 8 · region 4; value mask 8 · fold 8 obj     key object 8; value
- * 0 format 1 (=2) · 1 state 1 · 2 flags 2 · 4 generation 4 · 8 volume 4 · 12 header length 4 · 16
+ * 0 format 1 (=3) · 1 state 1 · 2 flags 2 · 4 generation 4 · 8 volume 4 · 12 header length 4 · 16
  * mapped blocks 8 · 24 zero blocks 8 · 32 stored bytes 8 · 40 shared blocks 8 · 48 damaged blocks 8
- * · 56 the header, opaque here · then xxh3-64 8 of all before, seed = object. Mapped: all but holes
+ * · 56 newest request to reduce that is done 4 · 60 zero 4 · 64 the header, opaque here · then
+ * xxh3-64 8 of all before, seed = object. Mapped: all but holes
  * and zeroes; stored: unshared ones share   key share id 8; value word 8 (raw or lz4, or damaged:
  * no place) · fp lo 8 · fp hi 8 · refs 4 · owner volume 4 · owner refs 4 sloc    key segment 4 ·
  * offset in it/64 4; value share id 8 seg     see segment.h meta    key "commit"; value 0 format 4
@@ -35,7 +36,7 @@
 #define REGION_KEY_SIZE     12u
 #define REGION_VALUE_SIZE   16u
 #define OBJECT_KEY_SIZE     8u
-#define OBJECT_VALUE_HEADER 56u
+#define OBJECT_VALUE_HEADER 64u
 #define SHARE_VALUE_SIZE    36u
 #define META_VALUE_SIZE     40u
 
@@ -133,6 +134,7 @@ struct object_row {
 	uint16_t flags;
 	enum object_state state;
 	struct object_counters counters;
+	uint32_t reduced; /* newest request to reduce existing data that is done */
 	const uint8_t *header; /* decoded: into the input */
 	size_t header_len;
 };

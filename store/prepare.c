@@ -71,15 +71,29 @@ static bool follows(const struct destage_block *b, const struct destage_block *f
 	       b->log_off == first->log_off + (uint64_t)run * BLOCK_SIZE;
 }
 
+/* Compressed blocks that are looked at again have places of any length; they sort first. */
+static bool read_packed(struct tier *t, const struct payload *p)
+{
+	uint64_t off = map_entry_offset(p->word), from = round_down(off, BLOCK_SIZE);
+	unsigned units = map_entry_units(p->word);
+	CLEANUP(free_ptr) uint8_t *area = xalloc_aligned(BLOCK_SIZE, 2 * BLOCK_SIZE);
+
+	return !device_pread(t->seg.dev[map_entry_device(p->word)].dev, area,
+			     round_up(off + units * CODEC_UNIT, BLOCK_SIZE) - from, from) &&
+	       !codec_decompress(area + (off - from), units, p->data);
+}
+
 /* As few reads as the places allow; how many. */
 static unsigned plan_reads(struct chunk *c, struct reads *r)
 {
-	unsigned reads = 0;
+	unsigned reads = 0, packed = 0;
 
 	for (unsigned i = 0; i < c->n; i++)
 		r->sorted[i] = &c->p[i];
 	qsort(r->sorted, c->n, sizeof(*r->sorted), payload_cmp);
-	for (unsigned i = 0, run; i < c->n; i += run) {
+	for (; packed < c->n && r->sorted[packed]->was_packed; packed++)
+		r->sorted[packed]->data = c->raw + (size_t)packed * BLOCK_SIZE;
+	for (unsigned i = packed, run; i < c->n; i += run) {
 		const struct destage_block *first = r->sorted[i]->block;
 
 		for (run = 1; i + run < c->n && run < UNIT_MAX / BLOCK_SIZE; run++)
@@ -116,6 +130,8 @@ static int chunk_read(struct tier *t, struct chunk *c, struct gather *g)
 	unsigned n = plan_reads(c, r);
 	int rc = 0;
 
+	for (unsigned i = 0; i < c->n && r->sorted[i]->was_packed; i++)
+		r->sorted[i]->unread = !read_packed(t, r->sorted[i]);
 	device_read_many(g, r->read, n);
 	for (unsigned i = 0; i < n && !rc; i++)
 		if (r->read[i].rc)
@@ -146,7 +162,7 @@ static void chunk_run(struct prepare *w, struct chunk *c, struct gather *g)
 		p->bad = p->unread || p->fp.lo != p->block->fp64;
 		p->zero = !p->bad && is_zero(p);
 		/* What is stored already most likely need not be compressed. */
-		if (p->bad || p->zero || !p->compression || !w->compress ||
+		if (p->bad || p->zero || !p->compression || !w->compress || p->was_packed ||
 		    (p->dedup && hints_get(hints, p->fp, hint)))
 			continue;
 		p->compressed = true;

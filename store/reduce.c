@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that were stored raw because the reducer was behind: deduplicated and compressed when there
- * is time, by their volume's policy of now. A block moves only if it gets smaller. It must never
- * touch a page of an object that has none marked, and never run while there is something to
- * destage. */
+/* Pages that were stored raw because the reducer was behind, and all pages of an object when somebody
+ * asked for it: deduplicated and compressed when there is time, by their volume's policy of now. A
+ * block moves only if it gets smaller. It must never touch a page of an object that has none marked
+ * and was not asked for, and never run while there is something to destage. */
 #include <stdlib.h>
 
 #include "store/destage.h"
 
 #define STEP_PAGES 32u
 #define STEP_LOOK  256u /* pages looked at per step */
+
+static bool asked_for(const struct tobj *o)
+{
+	return o->reduce_want && o->reduce_want != o->reduced;
+}
 
 static bool page_exists(const struct tobj *o, uint32_t page)
 {
@@ -37,7 +42,7 @@ static int take_pages(struct round *r, struct tobj *o, struct map_page *pages)
 		rc = txn_load(r->t, w, 1);
 		if (rc)
 			return rc;
-		if (!(w->page->flags & MAP_PAGE_REDUCE_LATER) || w->load_failed)
+		if ((!asked_for(o) && !(w->page->flags & MAP_PAGE_REDUCE_LATER)) || w->load_failed)
 			continue;
 		w->page->flags &= (uint8_t)~MAP_PAGE_REDUCE_LATER;
 		hmap_insert(&r->t->round, &w->node, page_hash(o->id, w->index));
@@ -59,20 +64,24 @@ static void take_blocks(struct round *r, struct destage_block *blocks)
 			uint64_t word = w->page->entry[k].word;
 			struct destage_block *b = &blocks[r->payload_count];
 
-			if (map_entry_kind(word) != MAP_RAW ||
-			    !r->t->seg.dev[map_entry_device(word)].dev)
+			if (!map_entry_has_place(word) ||
+			    !r->t->seg.dev[map_entry_device(word)].dev ||
+			    (map_entry_kind(word) == MAP_LZ4 && !(o->flags & OBJECT_DEDUP)))
 				continue;
-			*b = (struct destage_block){
-				.index = (uint8_t)k,
-				.kind = MAP_RAW,
-				.fp64 = w->page->entry[k].fp64,
-				.log_off = map_entry_offset(word),
-				.log_device = r->t->seg.dev[map_entry_device(word)].dev};
+			*b = (struct destage_block){.index = (uint8_t)k,
+						    .kind = MAP_RAW,
+						    .fp64 = w->page->entry[k].fp64};
+			if (map_entry_kind(word) == MAP_RAW) {
+				b->log_off = map_entry_offset(word);
+				b->log_device = r->t->seg.dev[map_entry_device(word)].dev;
+			}
 			r->payload[r->payload_count++] =
 				(struct payload){.block = b,
 						 .w = w,
 						 .gen = o->gen,
 						 .again = true,
+						 .was_packed = map_entry_kind(word) == MAP_LZ4,
+						 .word = word,
 						 .dedup = o->flags & OBJECT_DEDUP,
 						 .compression = o->flags & OBJECT_COMPRESSION};
 		}
@@ -86,11 +95,31 @@ static int object_done(struct tier *t, struct tobj *o)
 
 	o->reduce_page = 0;
 	if (!o->reduce_again) {
+		uint32_t before = o->reduced;
+
 		tobj_set_flags(t, o, o->flags & ~(unsigned)OBJECT_REDUCE_LATER);
+		if (asked_for(o)) {
+			o->reduced = o->reduce_want;
+			txn_object(t, o);
+		}
+		reduce_progress(t, o);
 		rc = txn_commit(t);
+		if (rc)
+			o->reduced = before;
 	}
 	o->reduce_again = false;
 	return rc;
+}
+
+/* Nothing got smaller: the pages are as they were, and there is nothing to commit. */
+static bool unchanged(const struct round *r)
+{
+	if (r->t->dirty_object_count || r->extra_count)
+		return false;
+	for (unsigned i = 0; i < r->work_count; i++)
+		if (r->work[i].changed || r->work[i].page->flags != r->work[i].old_flags)
+			return false;
+	return true;
 }
 
 static int reduce_object(struct tier *t, struct tobj *o)
@@ -105,20 +134,27 @@ static int reduce_object(struct tier *t, struct tobj *o)
 	r.work = xmalloc(STEP_PAGES * sizeof(*r.work));
 	r.payload = xmalloc(STEP_PAGES * PAGE_BLOCKS * sizeof(*r.payload));
 	txn_begin(t);
+	if (asked_for(o))
+		tobj_set_flags(t, o, (o->flags & OBJECT_REDUCE_LATER) | o->reduce_policy);
 	rc = take_pages(&r, o, pages);
 	if (!rc && r.work_count) {
 		take_blocks(&r, blocks);
 		rc = round_payload(t, &r, STREAM_GC, &damaged);
-		if (!rc)
+		reduce_progress(t, o);
+		if (!rc && unchanged(&r))
+			dedup_hint(&r);
+		else if (!rc)
 			rc = round_commit(t, &r);
 		if (!rc)
 			atomic_fetch_add(&t->reduced_blocks, r.payload_count);
+		txn_publish(t);
 	} else if (!rc && o->reduce_page >= o->region_count * REGION_PAGES) {
 		rc = object_done(t, o);
 	}
 	if (rc && !atomic_load(&t->failed)) {
 		txn_abort(t);
 		o->reduce_page = from;
+		reduce_progress(t, o);
 	}
 	round_free(&r);
 	free(pages);
@@ -136,17 +172,52 @@ bool reduce_step(struct tier *t)
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
 		struct tobj *o = container_of(n, struct tobj, node);
 
-		if (o->state != OBJECT_LIVE || !(o->flags & OBJECT_REDUCE_LATER))
+		if (o->state != OBJECT_LIVE || !(asked_for(o) || o->flags & OBJECT_REDUCE_LATER))
 			continue;
 		pthread_mutex_lock(&t->commit_lock);
 		rc = reduce_object(t, o);
 		pthread_mutex_unlock(&t->commit_lock);
 		if (rc)
 			log_warn("tier",
-				 "reducing what was stored raw under load failed; later again",
+				 "reducing existing data failed; later again",
 				 "object=%llu rc=%s", (unsigned long long)o->id, err_name(rc));
 		return !rc;
 	}
 	t->reduce_wanted = false;
 	return false;
+}
+
+/* ---- As asked ----------------------------------------------------------------------------------
+ */
+
+void reduce_progress(struct tier *t, struct tobj *o)
+{
+	struct tvolume *v = volume_get(t, o->volume);
+	uint64_t left = 0;
+
+	for (uint32_t i = o->reduce_page / REGION_PAGES;
+	     i < o->region_count && asked_for(o) && o->state == OBJECT_LIVE; i++) {
+		uint64_t mask = o->regions[i].now.mask;
+
+		if (i == o->reduce_page / REGION_PAGES)
+			mask &= ~0ull << o->reduce_page % REGION_PAGES;
+		left += (uint64_t)__builtin_popcountll(mask);
+	}
+	v->reduce_left += left - o->reduce_left;
+	t->reduce_left += left - o->reduce_left;
+	v->publish |= left != o->reduce_left;
+	o->reduce_left = left;
+}
+
+void reduce_ask(struct tier *t, struct tobj *o, uint32_t number, uint16_t policy)
+{
+	if (o->reduce_want == number)
+		return;
+	o->reduce_want = number;
+	o->reduce_policy = policy;
+	o->reduce_page = 0;
+	reduce_progress(t, o);
+	txn_publish(t);
+	if (asked_for(o))
+		t->reduce_wanted = true;
 }

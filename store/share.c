@@ -110,7 +110,7 @@ static void volume_share(struct tier *t, const struct share_row *r, uint64_t sig
 }
 
 static void ledger_make(struct store_ledger *l, const struct object_counters *o,
-			const struct share_sums *s, uint64_t commit)
+			const struct share_sums *s, uint64_t reduce_left, uint64_t commit)
 {
 	uint64_t unshared = o->mapped - o->shared - o->damaged;
 
@@ -124,6 +124,7 @@ static void ledger_make(struct store_ledger *l, const struct object_counters *o,
 		(unshared + s->owned - s->damaged) * BLOCK_SIZE - l->stored_bytes;
 	l->frees_if_deleted_bytes = o->stored + s->exclusive;
 	l->exact = o->shared == s->refs;
+	l->to_reduce_bytes = reduce_left * PAGE_BLOCKS * BLOCK_SIZE;
 }
 
 static void space_make(struct store_ledger *l, const struct segments *s)
@@ -146,11 +147,11 @@ void volumes_publish(struct tier *t, uint64_t commit)
 	for (struct tvolume *v = atomic_load(&t->shares.all); v; v = v->all_next) {
 		if (!v->publish)
 			continue;
-		ledger_make(&l, &v->objects, &v->now, commit);
+		ledger_make(&l, &v->objects, &v->now, v->reduce_left, commit);
 		ledger_cell_write(&v->cell, &l);
 		v->publish = false;
 	}
-	ledger_make(&l, &t->totals, &t->shares.sums, commit);
+	ledger_make(&l, &t->totals, &t->shares.sums, t->reduce_left, commit);
 	space_make(&l, &t->seg);
 	ledger_cell_write(&t->ledger, &l);
 }

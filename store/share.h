@@ -37,6 +37,7 @@ struct tvolume {
 	struct hnode node; /* in shares.volumes */
 	uint32_t id;
 	struct object_counters objects;       /* of its objects, as committed */
+	uint64_t reduce_left;                 /* pages still to be looked at, as asked */
 	struct share_sums now, next, recount; /* recount: tier_verify's */
 	bool dirty;                           /* next differs: goes into this commit */
 	bool publish;                         /* the cell is to be brought up to date */

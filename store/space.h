@@ -12,6 +12,7 @@ struct store_ledger {
 	uint64_t logical_bytes, zero_bytes, dedup_saved_bytes, compression_saved_bytes, stored_bytes;
 	uint64_t damaged_bytes, frees_if_deleted_bytes;
 	uint64_t exact; /* 1: frees_if_deleted is exact, the volume refers to no block that another owns */
+	uint64_t to_reduce_bytes; /* at most: pages that were asked to be reduced and not looked at yet */
 	/* Of a group, what its segments hold beside stored_bytes; 0 for volumes. */
 	uint64_t padding_bytes, summary_bytes, dead_bytes, free_bytes, reserve_bytes;
 };

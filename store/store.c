@@ -562,6 +562,39 @@ static uint64_t log_blocks(const struct store *s)
 	return (int64_t)n < 0 ? 0 : n;
 }
 
+static bool space_comes_back(struct store *s)
+{
+	bool dirty = false;
+
+	for (unsigned i = 0; i < s->shard_count; i++)
+		dirty |= atomic_load_explicit(&s->shards[i].dirty_told, memory_order_relaxed) != 0;
+	return tier_reclaims(s->tier) || (dirty && !atomic_load(&s->destage_full));
+}
+
+bool store_is_full(struct store *s)
+{
+	if (!space_comes_back(s))
+		return true;
+	atomic_store(&s->space_wanted, true);
+	store_wake(s);
+	return false;
+}
+
+bool store_grant_copy(struct store *s, uint64_t bytes)
+{
+	uint64_t granted = atomic_load(&s->granted), room, parked;
+	struct store_ledger l;
+
+	tier_ledger(s->tier, &l);
+	do {
+		parked = MIN(granted, l.reserve_bytes / 2);
+		room = tier_free_bytes(s->tier) + parked;
+		if (granted + log_blocks(s) * STORE_BYTES_PER_BLOCK + bytes > room)
+			return false;
+	} while (!atomic_compare_exchange_weak(&s->granted, &granted, granted + bytes));
+	return true;
+}
+
 uint64_t store_grant(struct store *s, uint64_t want)
 {
 	uint64_t free_bytes = tier_free_bytes(s->tier),
@@ -573,6 +606,8 @@ uint64_t store_grant(struct store *s, uint64_t want)
 
 		take = used >= free_bytes ? 0 : MIN(want, free_bytes - used);
 	} while (take && !atomic_compare_exchange_weak(&s->granted, &granted, granted + take));
+	if (take)
+		atomic_store(&s->space_wanted, false);
 	return take;
 }
 
@@ -592,6 +627,8 @@ void store_grant_spend(struct store *s, uint64_t bytes)
 
 void store_stats(struct store *s, struct store_stats *out)
 {
+	uint64_t taken;
+
 	memset(out, 0, sizeof(*out));
 	tier_stats(s->tier, out);
 	out->granted_bytes = atomic_load(&s->granted);
@@ -606,6 +643,9 @@ void store_stats(struct store *s, struct store_stats *out)
 			s->seg_blocks * BLOCK_SIZE;
 	out->layout_bytes = out->raw_bytes - out->log_bytes - out->data_bytes;
 	out->log_unreduced_bytes = log_blocks(s) * BLOCK_SIZE;
+	/* What is in the log, and what was promised, will take it up. */
+	taken = out->granted_bytes + log_blocks(s) * STORE_BYTES_PER_BLOCK;
+	out->data_free_bytes -= MIN(taken, out->data_free_bytes);
 	out->objects = out->destaged_blocks = 0; /* the shards count them */
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];

@@ -115,6 +115,9 @@ int store_object_create(struct store *s, unsigned shard, struct store_create *op
 /* Gone for the caller at once; space comes back in the background; a restart repeats nothing. */
 int store_object_delete(struct store_object *o, struct wait *w) MUST_USE;
 void store_object_set_policy(struct store_object *o, bool compression, bool dedup);
+/* Existing data is to be reduced by the policy of now, in the background. request: grows with each; one that
+ * was done, or is under way, is not done again. 0: none. */
+void store_object_reduce(struct store_object *o, uint32_t request);
 
 /* ---- The object header (replication.md §1 "durable at a replica") ------------------------------ */
 
@@ -268,6 +271,12 @@ int store_manifest(struct store_object *o, struct store_manifest *op, struct wai
 /* Takes up to `want` bytes off the free space for a primary's window; 0 means FULL. What appends do
  * not use must be given back. Any thread. */
 uint64_t store_grant(struct store *s, uint64_t want);
+/* After store_grant gave too little: whether that is to stay so. False while destage or deletes may give
+ * space back (destage then hurries): ask again a little later. Any thread. */
+bool store_is_full(struct store *s);
+/* For a copy of catch-up, which has no window: what is parked in windows counts as free, up to half of the
+ * reserve. All of `bytes` (to be spent or returned), or false. Any thread. */
+bool store_grant_copy(struct store *s, uint64_t bytes) MUST_USE;
 void store_grant_return(struct store *s, uint64_t bytes);
 void store_grant_spend(struct store *s, uint64_t bytes); /* an append under a grant: moves granted → in log */
 

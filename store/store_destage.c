@@ -213,6 +213,7 @@ static void on_destaged(struct post *p)
 		sh->full_until_us = loop_turn_us(sh->loop) + RETRY_FULL_US;
 	else
 		store_fail(sh->store, b->rc, "destage failed");
+	atomic_store(&sh->store->destage_full, b->rc == -ERR_FULL);
 	if (b->damaged)
 		counter_add(&sh->corrupt, b->damaged);
 	for (unsigned i = 0; i < b->page_count; i++) {
@@ -274,7 +275,7 @@ static unsigned destages_wanted(struct shard *sh, uint32_t fill)
 
 	if (!sh->dirty_pages || now < sh->full_until_us)
 		return 0;
-	if (fill >= 6000 || starved(sh))
+	if (fill >= 6000 || starved(sh) || atomic_load(&sh->store->space_wanted))
 		return DESTAGE_BATCHES;
 	if (fill >= 3000 || sh->flush)
 		return 2;
@@ -510,7 +511,8 @@ void shard_destage_kick(struct shard *sh)
 	fill = shard_fill(sh);
 	if (!sh->flush)
 		flush_begin(sh);
-	tier_pace(sh->store->tier, sh->index, fill, sh->flush || oldest_is_due(sh));
+	tier_pace(sh->store->tier, sh->index, fill,
+		  sh->flush || oldest_is_due(sh) || atomic_load(&sh->store->space_wanted));
 	wanted = destages_wanted(sh, fill);
 	for (unsigned i = 0; i < DESTAGE_BATCHES && sh->destages_busy < wanted; i++) {
 		struct destage *d = &sh->destages[i];

@@ -48,6 +48,7 @@ struct store_object {
 	uint64_t id;
 	uint32_t gen, volume;
 	bool compression, dedup, deleted, damaged, used, replaying;
+	uint32_t reduce; /* the newest request the tier was told of */
 	struct object_header h;	 /* commit: min(known, last) */
 	struct version known;	 /* highest commit heard of */
 	struct version last, durable, destaged;
@@ -127,6 +128,7 @@ struct shard {
 	struct log_move *move;
 	struct timer tick;
 	unsigned destages_busy, checks_busy, dirty_pages, ops;
+	atomic_uint dirty_told; /* dirty_pages, for any thread */
 	uint64_t full_until_us; /* the capacity tier said FULL: not before */
 	uint32_t flush_number, flush_left;
 	struct list flushes, space_waiters;
@@ -190,6 +192,8 @@ struct store {
 	bool started;
 	atomic_int failed;
 	_Atomic uint64_t granted;
+	atomic_bool space_wanted;    /* somebody waits for what destage gives back */
+	atomic_bool destage_full;    /* the capacity devices took no more */
 };
 
 /* store.c */

@@ -112,6 +112,15 @@ void store_object_set_policy(struct store_object *o, bool compression, bool dedu
 	o->dedup = dedup;
 }
 
+void store_object_reduce(struct store_object *o, uint32_t request)
+{
+	if (request == o->reduce || o->deleted || !(o->compression || o->dedup))
+		return;
+	o->reduce = request;
+	tier_object_reduce(o->shard->store->tier, o->shard->index, o->id, o->gen, request, o->compression,
+			   o->dedup);
+}
+
 /* ---- Delete: the map first, durably; then what the log holds of it ---- */
 
 static void on_deleted(struct wait *w, int rc)

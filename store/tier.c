@@ -105,6 +105,7 @@ static int load_objects(struct tier *t)
 		o = tobj_create(t, get_be64(key), row.gen, row.volume);
 		o->state = row.state;
 		o->flags = o->flags_saved = row.flags;
+		o->reduced = row.reduced;
 		if (row.flags & OBJECT_REDUCE_LATER)
 			t->reduce_wanted = true;
 		o->counters = o->counters_next = row.counters;
@@ -112,8 +113,10 @@ static int load_objects(struct tier *t)
 		memcpy(o->header, row.header, row.header_len);
 		o->header_len = row.header_len;
 		volume_count(t, o->volume, NULL, &row.counters);
-		if (o->state == OBJECT_DELETING)
+		if (o->state == OBJECT_DELETING) {
 			list_push_back(&t->deleting, &o->link);
+			atomic_fetch_add(&t->deleting_n, 1);
+		}
 	}
 	rc2 = kv_iter_close(it);
 	return rc || rc2 ? map_lost("an object row does not decode") : 0;
@@ -417,6 +420,11 @@ uint64_t tier_free_bytes(const struct tier *t)
 	uint64_t limit = segments_limit_bytes(&t->seg), live = atomic_load(&t->live_bytes);
 
 	return limit > live ? limit - live : 0;
+}
+
+bool tier_reclaims(const struct tier *t)
+{
+	return atomic_load(&t->deleting_n) || atomic_load(&t->requests_open);
 }
 
 void tier_stats(const struct tier *t, struct store_stats *out)

@@ -161,6 +161,10 @@ void tier_destaged(struct tier *t, struct destage_batch *b);
 /* Object records, durable before the resume. delete marks it deleting and frees pages in steps. */
 int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t volume,
 		    const void *header, size_t len, struct work *scratch, struct wait *w) MUST_USE;
+/* All of its data is to be looked at again by this policy; number: which request that is. In the background;
+ * a request that is done is remembered, one that is not is asked for anew after a restart. */
+void tier_object_reduce(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t number,
+			bool compression, bool dedup);
 int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
 		       struct work *scratch, struct wait *w) MUST_USE;
 
@@ -172,6 +176,8 @@ void tier_scrub_status(struct tier *t, struct store_scrub *out);
 
 /* Bytes a destage of raw blocks may still use, reserve and fill limit off. Any thread. */
 uint64_t tier_free_bytes(const struct tier *t);
+/* Deletes are under way that will give space back. Any thread. */
+bool tier_reclaims(const struct tier *t);
 /* The ledger as of the newest commit; any thread. False: nothing is known of this volume here. */
 void tier_ledger(struct tier *t, struct store_ledger *out);
 bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *out);

@@ -72,6 +72,8 @@ void tobj_set_volume(struct tier *t, struct tobj *o, uint32_t volume)
 	}
 	volume_count(t, o->volume, &o->counters, NULL);
 	volume_count(t, volume, NULL, &o->counters);
+	volume_get(t, o->volume)->reduce_left -= o->reduce_left;
+	volume_get(t, volume)->reduce_left += o->reduce_left;
 	o->volume = volume;
 }
 
@@ -99,6 +101,8 @@ void tobj_free(struct tier *t, struct tobj *o)
 {
 	hmap_remove(&t->objects, &o->node);
 	list_del(&o->link);
+	if (o->state == OBJECT_DELETING)
+		atomic_fetch_sub(&t->deleting_n, 1);
 	atomic_fetch_sub(&t->objects_n, 1);
 	free(o->header);
 	free(o->header_saved);
@@ -401,6 +405,7 @@ static void put_regions_and_objects(struct tier *t)
 					 .volume = o->volume,
 					 .state = o->state,
 					 .flags = o->flags,
+					 .reduced = o->reduced,
 					 .counters = o->counters_next,
 					 .header = o->header,
 					 .header_len = o->header_len};

@@ -48,13 +48,15 @@ struct tobj {
 	uint32_t gen, volume;
 	enum object_state state;
 	struct object_counters counters, counters_next;
-	uint16_t flags, flags_saved;    /* enum object_flags; saved: in the database */
 	uint8_t *header, *header_saved; /* saved: the committed one, while a commit replaces it */
 	size_t header_len, header_saved_len;
 	struct tobj_region *regions;
 	uint32_t region_count;
 	uint32_t delete_page; /* where the next delete step begins */
 	uint32_t reduce_page; /* where the next reduce step begins */
+	uint32_t reduce_want, reduced; /* requests to look at all pages: newest, newest done */
+	uint64_t reduce_left;          /* pages; reduce_policy: that came with it */
+	uint16_t flags, flags_saved, reduce_policy; /* enum object_flags; saved: in the database */
 	bool reduce_again;    /* pages before that were marked meanwhile */
 	bool row_dirty, has_saved;
 	bool recount; /* a page of it was lost: counters and folds are to be made again */
@@ -150,6 +152,7 @@ struct tier {
 	char *metadata_dir;
 	struct scrub scrub;
 	struct object_counters totals; /* of all objects, as committed */
+	uint64_t reduce_left;
 	bool bypass;
 	bool recount_wanted; /* an object may have `recount` */
 	_Atomic bool reduce_wanted; /* an object may have OBJECT_REDUCE_LATER */
@@ -164,7 +167,7 @@ struct tier {
 	_Atomic bool grace_wanted;
 
 	/* For any thread. */
-	_Atomic uint64_t commit, live_bytes, kv_bytes, objects_n, destaged_blocks, gc_blocks;
+	_Atomic uint64_t deleting_n, commit, live_bytes, kv_bytes, objects_n, destaged_blocks, gc_blocks;
 	_Atomic uint64_t bypassed_blocks, reduced_blocks;
 	struct ledger_cell ledger;
 	_Atomic uint64_t written_bytes, moved_bytes, corrupt_blocks, io_errors;
@@ -233,10 +236,10 @@ struct moved_page {
 };
 void tell_shards(struct tier *t, const struct moved_page *pages, unsigned page_count,
 		 const uint64_t *shares, unsigned share_count);
-/* reduce.c: re-reduces pages that were stored raw under load. False: nothing to do. */
-bool reduce_step(struct tier *t);
-/* delete steps; false: nothing to delete. */
-bool delete_step(struct tier *t);
+bool reduce_step(struct tier *t); /* reduce.c: false: nothing to do */
+void reduce_ask(struct tier *t, struct tobj *o, uint32_t number, uint16_t policy);
+void reduce_progress(struct tier *t, struct tobj *o); /* what is left of the object is counted */
+bool delete_step(struct tier *t); /* false: nothing to delete */
 
 /* ---- A shard's side ----------------------------------------------------------------------------
  */
@@ -309,9 +312,7 @@ void shard_page_moved(struct tier_shard *s, uint64_t object, uint32_t page);
 size_t tier_read_op_size(void);
 void shard_fail_reads(struct tier_shard *s);
 
-/* tier_verify.c: recounts live bytes, regions, folds and counters from the maps; with data it reads
- * and verifies every block too. For tests and the offline check. 0, or -ERR_CORRUPT with a log line
- * each. */
+/* tier_verify.c: the recount of store/space.h. 0, or -ERR_CORRUPT with a log line each. */
 struct tier_verify {
 	uint64_t pages, blocks, bad_blocks, differences, shares;
 };

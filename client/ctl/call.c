@@ -100,7 +100,9 @@ static int curl_failed(struct ctl *c, CURLcode rc, const struct target *t, const
 	const char *where = t->unix_path ? t->unix_path : t->address;
 
 	if (rc == CURLE_OPERATION_TIMEDOUT)
-		return ctl_error(c, CTL_TIMEOUT, "ETIMEDOUT", "no answer from %s within %u s",
+		return ctl_error(c, CTL_TIMEOUT, "ETIMEDOUT",
+				 "no answer from %s within %u s; it may still be carried out: look "
+				 "before you repeat",
 				 where, c->timeout_s);
 	if (t->unix_path)
 		return ctl_error(c, CTL_UNREACHABLE, "UNREACHABLE",

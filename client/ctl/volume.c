@@ -110,17 +110,20 @@ static int volume_create(struct ctl *c, int argc, char **argv)
 
 static int volume_set(struct ctl *c, int argc, char **argv)
 {
-	const char *name, *min = NULL, *compression = NULL, *dedup = NULL;
+	const char *name, *min = NULL, *compression = NULL, *dedup = NULL, *existing = NULL;
 	const struct option_spec o[] = {{"--min-in-sync", &min, NULL},
 					{"--compression", &compression, NULL},
-					{"--dedup", &dedup, NULL}};
+					{"--dedup", &dedup, NULL},
+					{"--existing", &existing, NULL}};
 	struct json *body, *j;
 	int rc;
 
 	rc = ctl_args(verb("set"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
 	if (rc != CTL_OK)
 		return rc;
-	if (!min && !compression && !dedup)
+	if (existing && strcmp(existing, "reduce") && strcmp(existing, "leave"))
+		return ctl_usage("--existing takes reduce or leave");
+	if (!min && !compression && !dedup && (!existing || strcmp(existing, "reduce")))
 		return ctl_usage("volume set: nothing to change");
 	body = json_object_new();
 	rc = put_number(body, "min_in_sync", "--min-in-sync", min);
@@ -132,6 +135,8 @@ static int volume_set(struct ctl *c, int argc, char **argv)
 		json_free(body);
 		return rc;
 	}
+	if (existing)
+		json_put_str(body, "existing", existing);
 	CLEANUP(free_ptr) char *path = volume_path(name, "");
 
 	rc = ctl_call(c, "PATCH", path, body, &j);
@@ -302,6 +307,9 @@ static void replicas_cell(struct table *t, const struct json *o)
 		if (left)
 			n += (size_t)snprintf(text + n, sizeof(text) - n, " (%" PRIu64 " pages left)",
 					      left);
+		else if (strcmp(str_or(x, "state", "?"), "in-sync") && json_str(x, "detail"))
+			n += (size_t)snprintf(text + n, sizeof(text) - n, " (%.60s)",
+					      json_str(x, "detail"));
 		if (!json_bool(x, "reachable", false))
 			n += (size_t)snprintf(text + n, sizeof(text) - n, " UNREACHABLE");
 	}
@@ -327,6 +335,9 @@ static void print_space(const struct json *v)
 	if (!k)
 		return;
 	print_reduction(k, json_u64(k, "stored_bytes", 0));
+	if (json_u64(k, "to_reduce_bytes", 0))
+		printf("reducing    at most %s of existing data still to be looked at\n",
+		       bytes_text(json_u64(k, "to_reduce_bytes", 0), a));
 	printf("frees       %s%s raw if deleted\n", json_bool(k, "frees_exact", true) ? "" : "at least ",
 	       bytes_text(json_u64(k, "frees_if_deleted_bytes", 0), a));
 	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
@@ -406,7 +417,8 @@ static int volume_show(struct ctl *c, int argc, char **argv)
 const struct verb volume_verbs[] = {
 	{"volume", "create",
 	 "NAME --size SIZE [--copies N] [--min-in-sync N] [--compression on|off] [--dedup on|off]",
-	 "Makes a thin-provisioned volume (default: 2 copies, no data reduction).\n\n"
+	 "Makes a thin-provisioned volume (default: 2 copies, 1 in a cluster of one node; no data "
+	 "reduction).\n\n"
 	 "Copies go to different fault sets. Sizes are powers of 1024. Writes stop while fewer "
 	 "than --min-in-sync\n"
 	 "copies can be written (default 1).\n\n"
@@ -421,9 +433,15 @@ const struct verb volume_verbs[] = {
 	 "Gives a volume a new size; a mounted guest sees it through NBD.\n\nExample: ashlar "
 	 "volume resize vm1 200G",
 	 volume_resize},
-	{"volume", "set", "NAME [--min-in-sync N] [--compression on|off] [--dedup on|off]",
+	{"volume", "set",
+	 "NAME [--min-in-sync N] [--compression lz4|off] [--dedup on|off] [--existing reduce|leave]",
 	 "Changes a volume's policy; it holds for what is written from then on.\n\n"
-	 "Example: ashlar volume set vm1 --compression on",
+	 "With --existing reduce the data that is there is compressed and deduplicated too, in the "
+	 "background;\n"
+	 "`ashlar volume show` says how much is left. What is stored in reduced form stays so when the "
+	 "policy is\n"
+	 "switched off.\n\n"
+	 "Example: ashlar volume set vm1 --compression lz4 --dedup on --existing reduce",
 	 volume_set},
 	{"volume", "detach", "NAME [--fence] [--holder HOLDER]",
 	 "Takes a volume's attachments away from their gateways.\n\n"

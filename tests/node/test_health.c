@@ -225,6 +225,75 @@ TEST(health, space_has_two_thresholds)
 	world_fini(&w);
 }
 
+TEST(health, space_is_judged_by_what_one_more_failure_leaves)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	for (unsigned k = 0; k < 3; k++)
+		w.hg[k].used_bytes = (1ull << 30) * 60 / 100;
+	w.in.reclaim[0] = (struct health_reclaim){"big", 3ull << 29, true};
+	w.in.reclaim[1] = (struct health_reclaim){"shared", 1ull << 20, false};
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "SPACE_NEAR_FULL"); /* 1.8 of 2 */
+	EXPECT(strstr(i->summary, "89 %") || strstr(i->summary, "90 %"));
+	EXPECT(strstr(i->command, "deleting big frees 1.5 GiB, shared frees at least 1.0 MiB"));
+	EXPECT(!find(&w, "SPACE_REBUILD_RESERVE")); /* 0.6 fit into 0.8 */
+	for (unsigned k = 0; k < 3; k++)
+		w.hg[k].used_bytes = (1ull << 30) * 70 / 100;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "SPACE_REBUILD_RESERVE"); /* 0.7 do not fit into 0.6 */
+	EXPECT_EQ(i->severity, HEALTH_WARNING);
+	EXPECT(strstr(i->command, "deleting big"));
+	w.hg[1].known = false; /* two are left: what is lost then cannot be made again anyway */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "SPACE_REBUILD_RESERVE"));
+	world_fini(&w);
+}
+
+TEST(health, promised_space_and_reduction)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	/* With copies just below three times what there is. */
+	w.volume.size = (3ull << 30) * 3 / 2 - (1 << 20);
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	w.volume.size += 1 << 26;
+	health_evaluate(&w.in, &w.r);
+	must(&w, "OVERCOMMIT");
+	w.volume.size = 1 << 26;
+	w.hg[1].hint_bytes = 1 << 20;
+	w.hg[1].hint_budget_bytes = 3 << 19;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	w.hg[1].hint_evictions = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DEDUP_INDEX_FULL")->severity, HEALTH_INFO);
+	w.hg[1].hint_budget_bytes = 2 << 20; /* it can still double */
+	w.hg[2].bypassed_blocks = 5;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "DEDUP_INDEX_FULL") && !find(&w, "REDUCTION_BYPASSED"));
+	w.hg[2].reduce_pending = true;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "REDUCTION_BYPASSED")->affected[0], "group 3");
+	world_fini(&w);
+}
+
+TEST(health, what_cannot_come_back_for_lack_of_space_says_so)
+{
+	struct world w;
+
+	world_init(&w, 3, 3);
+	w.object[0].member[1].in = false;
+	w.hg[1].used_bytes = w.hg[1].data_bytes;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "DATA_DEGRADED")->caused_by, "SPACE_FULL_HOLD");
+	world_fini(&w);
+}
+
 TEST(health, certificates_versions_devices_voters)
 {
 	struct world w;

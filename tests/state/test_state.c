@@ -369,6 +369,15 @@ TEST(state, volume_set)
 	c.volume_set.set_mask = VOLUME_SET_FLAGS;
 	EXPECT_OK(kit_apply(&k, &c));
 	EXPECT_EQ(map_volume(kit_map(&k), 1)->flags, VOLUME_DEDUP);
+	c.volume_set.set_mask = VOLUME_SET_REDUCE; /* each time anew, by the policy there is */
+	c.volume_set.flags = 0;
+	EXPECT_OK(kit_apply(&k, &c));
+	EXPECT_OK(kit_apply(&k, &c));
+	EXPECT_EQ(map_volume(kit_map(&k), 1)->reduce, 2);
+	EXPECT_EQ(map_volume(kit_map(&k), 1)->flags, VOLUME_DEDUP);
+	c.volume_set.set_mask = VOLUME_SET_REDUCE | VOLUME_SET_FLAGS;
+	EXPECT_RC(kit_apply(&k, &c), -ERR_INVALID);
+	EXPECT_EQ(map_volume(kit_map(&k), 1)->flags, VOLUME_DEDUP);
 	c.volume_set.id = 7;
 	EXPECT_RC(kit_apply(&k, &c), -ERR_NOT_FOUND);
 	kit_fini(&k);

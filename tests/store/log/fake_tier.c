@@ -497,6 +497,11 @@ int tier_object_put(struct tier *t, unsigned shard, uint64_t object, uint32_t ge
 	return PENDING;
 }
 
+void tier_object_reduce(struct tier *t, unsigned shard, uint64_t object, uint32_t gen, uint32_t number,
+			bool compression, bool dedup)
+{
+}
+
 int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t gen,
 		       struct work *scratch, struct wait *w)
 {
@@ -532,6 +537,11 @@ uint64_t tier_free_bytes(const struct tier *t)
 {
 	return 1ull << 30;
 }
+bool tier_reclaims(const struct tier *t)
+{
+	return false;
+}
+
 void tier_stats(const struct tier *t, struct store_stats *out)
 {
 }

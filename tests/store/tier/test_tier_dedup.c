@@ -734,3 +734,95 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 	EXPECT_EQ(kind_at(&h, 0, 0, (unsigned)__builtin_ctzll(p.mask), &word), MAP_SHARE);
 	end(&h, m);
 }
+
+static uint32_t request;
+
+static void ask_reduce(struct h_call *c)
+{
+	struct tier *t = c->h->tier;
+
+	for (unsigned o = 0; o < H_OBJECTS; o++)
+		tier_object_reduce(t, (unsigned)(h_object_id(o) % t->shard_count), h_object_id(o), 1,
+				   request, true, true);
+	h_done(c, 0);
+}
+
+/* Asks, and waits until it is done. */
+static void reduce_all(struct harness *h, struct store_stats *st)
+{
+	struct store_ledger l;
+	struct h_call c;
+
+	h_run(h, 0, &c, ask_reduce);
+	do {
+		sched_yield();
+		tier_stats(h->tier, st);
+	} while (atomic_load(&h->tier->requests_open) || st->reduce_pending);
+	tier_ledger(h->tier, &l);
+	EXPECT_EQ(l.to_reduce_bytes, 0);
+}
+
+/* Written with both off; asked for, all of it is looked at, once, whatever a restart cuts off. */
+TEST(dedup, existing_data_is_reduced_when_asked_for)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	struct store_stats st = {0};
+	struct h_call c;
+	uint64_t before, looked;
+
+	start(&h, m, "asked", 48);
+	h.dedup = false;
+	h.pool = 100;
+	for (uint32_t i = 0; i < 40; i++) {
+		struct h_batch *b = h_batch_new(&h, m, 0);
+
+		h_batch_page(b, i % H_OBJECTS, i, 60, true);
+		EXPECT_OK(h_batch_run(b));
+	}
+	tier_stats(h.tier, &st);
+	EXPECT_EQ(rows_in(&h, KV_SHARE), 0);
+	EXPECT_EQ(st.compression_saved_bytes, 0);
+	before = st.data_used_bytes;
+	request = 1;
+	h_run(&h, 0, &c, ask_reduce);
+	h_close(&h); /* in the midst of it, or not */
+	EXPECT_OK(h_open(&h));
+	reduce_all(&h, &st);
+	h_verify(&h, true);
+	EXPECT(st.data_used_bytes < before / 8);
+	EXPECT(rows_in(&h, KV_SHARE) > 80);
+	looked = st.reduce_redone_blocks;
+	EXPECT(looked > 0);
+	/* The same request again is none, after a restart too. */
+	reduce_all(&h, &st);
+	EXPECT_EQ(st.reduce_redone_blocks, looked);
+	h_close(&h);
+	EXPECT_OK(h_open(&h));
+	reduce_all(&h, &st);
+	EXPECT_EQ(st.reduce_redone_blocks, 0);
+	end(&h, m);
+}
+
+TEST(dedup, compressed_blocks_are_shared_when_asked_for)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	struct store_stats st = {0};
+
+	start(&h, m, "packed", 48);
+	h.dedup = false;
+	h.compression = true;
+	h.pool = 100;
+	for (uint32_t i = 0; i < 20; i++) {
+		struct h_batch *b = h_batch_new(&h, m, 0);
+
+		h_batch_page(b, i % H_OBJECTS, i, 60, true);
+		EXPECT_OK(h_batch_run(b));
+	}
+	EXPECT_EQ(rows_in(&h, KV_SHARE), 0);
+	request = 5;
+	reduce_all(&h, &st);
+	EXPECT(rows_in(&h, KV_SHARE) > 80);
+	end(&h, m);
+}

@@ -106,6 +106,7 @@ TEST(format, object_row)
 			       .flags = OBJECT_DEDUP | OBJECT_REDUCE_LATER,
 			       .state = OBJECT_LIVE,
 			       .counters = {4, 5, 6, 7, 8},
+			       .reduced = 9,
 			       .header = (const uint8_t *)"head",
 			       .header_len = 4},
 			  o2;
@@ -113,11 +114,12 @@ TEST(format, object_row)
 
 	object_row_encode(&w, 99, &o);
 	EXPECT_GOLDEN(w.data, w.len,
-		      "0201050002000000 0300000004000000 0400000000000000"
+		      "0301050002000000 0300000004000000 0400000000000000"
 		      "0500000000000000 0600000000000000 0700000000000000"
-		      "0800000000000000 6865616454ad3a25 69146f8d");
+		      "0800000000000000 0900000000000000 68656164c30b4ca6 dbe919e4");
 	EXPECT_OK(object_row_decode(w.data, w.len, 99, &o2));
 	EXPECT_EQ(o2.counters.stored, 6);
+	EXPECT_EQ(o2.reduced, 9);
 	EXPECT_MEM(o2.header, "head", 4);
 	EXPECT(object_row_decode(w.data, w.len, 98, &o2) < 0);
 	for (size_t i = 0; i < w.len; i++) {
