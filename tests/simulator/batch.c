@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ double sim_wall_s(void)
 }
 
 #define WORKERS_MAX     16u
-#define HISTORY_LIMIT_S 60u /* of the wall: a history takes a fraction of a second */
+#define HISTORY_LIMIT_S 60 /* of CPU time: a history takes a fraction of a second */
 struct worker {
 	pid_t pid;
 	int fd;
@@ -42,13 +43,15 @@ static void totals_add(const struct sim_counts *c)
 static _Noreturn void work(int fd, uint64_t from, uint64_t end, uint64_t step, double until_s,
 			   const struct batch *b)
 {
+	const struct itimerval limit = {.it_value.tv_sec = HISTORY_LIMIT_S};
+
 	for (uint64_t seed = from; seed < end && (!until_s || sim_wall_s() < until_s);
 	     seed += step) {
 		struct report r = {.seed = seed};
 		struct sim_plan p;
 
 		b->plan(&p, seed);
-		alarm(HISTORY_LIMIT_S);
+		setitimer(ITIMER_PROF, &limit, NULL);
 		r.failed = !sim_run(&p);
 		r.counts = sim.counts;
 		snprintf(r.text, sizeof(r.text), "%.*s", (int)sizeof(r.text) - 1, sim.failure);
