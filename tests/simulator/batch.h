@@ -24,6 +24,7 @@ int sim_batch(const struct batch *b);
 /* The first seed of the batch that shows a failure, one process, with the rule left out. False:
  * none. */
 bool sim_find(const struct batch *b, enum rule left_out, struct report *out);
-/* Leaves out each rule in turn (or just one). Exit code. */
-int sim_planted(enum rule only, unsigned jobs);
+/* Leaves out each rule in turn (or just one); all: also those that show only now and then. Exit
+ * code. */
+int sim_planted(enum rule only, bool all, unsigned jobs);
 double sim_wall_s(void);

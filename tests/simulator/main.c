@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 			  .jobs = (unsigned)sysconf(_SC_NPROCESSORS_ONLN),
 			  .plan = sim_plan_from_seed};
 	enum rule only = RULE_NONE;
-	bool planted = false;
+	bool planted = false, all = false;
 	uint64_t seed = 0;
 
 	log_set_level(LOG_ERROR + 1);
@@ -50,6 +50,8 @@ int main(int argc, char **argv)
 			b.plan = sim_plan_rough;
 		else if (!strcmp(a, "--planted"))
 			planted = true;
+		else if (!strcmp(a, "--all"))
+			planted = all = true;
 		else if (!has)
 			return usage();
 		else if (!strcmp(a, "--seed"))
@@ -79,7 +81,7 @@ int main(int argc, char **argv)
 	}
 #endif
 	if (planted && !seed)
-		return sim_planted(only, b.jobs);
+		return sim_planted(only, all, b.jobs);
 	rule_left_out = only;
 	if (seed)
 		return one(seed, &b);
