@@ -292,7 +292,13 @@ uint64_t client_map_version(const struct client *c)
 
 void client_stats(const struct client *c, struct client_stats *out)
 {
+	uint64_t now = loop_mono_us(c->cfg.loop);
+	const struct volume *v;
+
 	*out = c->stats;
+	out->oldest_us = 0;
+	list_for_each(v, &c->volumes, link) if (!list_empty(&v->vios)) out->oldest_us =
+		MAX(out->oldest_us, now - list_first(&v->vios, struct vio, link)->started_us);
 }
 
 static const char *kind_name(uint8_t kind)

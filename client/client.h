@@ -93,6 +93,7 @@ const char *volume_held_by(const struct volume *v);
 
 struct client_stats {
 	uint64_t ios, retries, remote, local, bytes_read, bytes_written, in_flight;
+	uint64_t oldest_us; /* age of the I/O that waits longest */
 };
 uint64_t client_map_version(const struct client *c); /* what it, and who shares its map, has applied */
 void client_stats(const struct client *c, struct client_stats *out);

@@ -15,8 +15,9 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 
-#define REMOTE_TICK_US    1000000u
+#define REMOTE_TICK_US    250000u
 #define REMOTE_QUIET_US   3000000u  /* retries without a map delta for so long: ask another node */
+#define REMOTE_STUCK_US   1000000u  /* I/O unanswered and no delta for so long: likewise */
 #define REMOTE_ANSWER_US  15000000u /* a proposal unanswered for so long: its outcome is unknown */
 #define REMOTE_SEND_LIMIT (1u << 20)
 
@@ -38,6 +39,7 @@ struct remote {
 	struct timer tick;
 	uint64_t next_id, delta_us, retries_seen, up_us;
 	unsigned next_address;
+	char address[64]; /* that is tried, or connected */
 	bool is_ready;
 };
 
@@ -223,7 +225,7 @@ static void remote_up(struct link *k, struct conn *c, const struct wire_hello *p
 }
 
 /* The configured addresses, then those of the map's nodes, round and round. */
-static const char *remote_next_address(struct remote *r)
+static const char *remote_address(struct remote *r)
 {
 	unsigned n = r->cfg.address_count, i;
 	struct hnode *it;
@@ -245,6 +247,17 @@ static const char *remote_next_address(struct remote *r)
 	return r->cfg.addresses[0];
 }
 
+/* Not the one that was just given up, if there is another. */
+static const char *remote_next_address(struct remote *r)
+{
+	const char *a = remote_address(r);
+
+	for (unsigned tries = 0; tries < 3 && !strcmp(a, r->address); tries++)
+		a = remote_address(r);
+	snprintf(r->address, sizeof(r->address), "%s", a);
+	return r->address;
+}
+
 static void remote_down(struct link *k, int reason, const struct wire_refusal *refusal)
 {
 	struct remote *r = link_data(k);
@@ -258,14 +271,16 @@ static const struct link_ops remote_link_ops = {.up = remote_up, .down = remote_
 static void remote_tick(struct timer *t)
 {
 	struct remote *r = container_of(t, struct remote, tick);
-	uint64_t now = loop_mono_us(r->cfg.loop);
+	uint64_t now = loop_mono_us(r->cfg.loop), quiet_us;
 	struct client_stats st;
 
 	client_stats(r->client, &st);
-	if (r->conn && st.in_flight && st.retries != r->retries_seen &&
-	    now - MAX(r->delta_us, r->up_us) > REMOTE_QUIET_US) {
+	quiet_us = now - MAX(r->delta_us, r->up_us);
+	if (r->conn && st.in_flight &&
+	    ((st.retries != r->retries_seen && quiet_us > REMOTE_QUIET_US) ||
+	     (st.oldest_us > REMOTE_STUCK_US && quiet_us > REMOTE_STUCK_US))) {
 		log_info("client",
-			 "I/O is retried and no news of the map comes: asking another node",
+			 "I/O waits and no news of the map comes: asking another node",
 			 "node=%s", conn_peer_address(r->conn));
 		conn_close(r->conn, -ETIMEDOUT);
 	}
