@@ -107,6 +107,11 @@ struct map_node *map_node_by_uuid(const struct map *m, const struct uuid *u)
 	return NULL;
 }
 
+const char *map_fault_set(const struct map_node *n)
+{
+	return n->fault_set[0] ? n->fault_set : n->name;
+}
+
 struct map_node *map_holder_node(const struct map *m, const char *holder)
 {
 	char text[UUID_TEXT];

@@ -139,6 +139,7 @@ bool map_node_in_maintenance(const struct map *m, uint16_t node, uint64_t now_ms
 /* How long an attachment has still to live at wall time `now_ms`: 0 when its time ran out. */
 uint64_t map_attachment_left_ms(const struct map_attachment *a, uint64_t now_ms);
 struct map_attachment *map_attachment(const struct map *m, uint32_t id);
+const char *map_fault_set(const struct map_node *n); /* its name, if it has none */
 /* The node at "node:UUID NAME"; NULL: a client, or nobody known. */
 struct map_node *map_holder_node(const struct map *m, const char *holder);
 /* Node of the member's group, if the group's incarnation is still the member's. */

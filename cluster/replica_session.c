@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#define HEARD_US          2500000u /* an idle peer sends a beacon a second */
 #define CREDIT_WINDOW_MIN (4u << 20)
 #define CREDIT_WINDOW_MAX (64u << 20)
 #define CREDIT_LOW        ((uint64_t)RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK * 2)
@@ -604,6 +605,23 @@ bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, u
 	if (p->refused && !p->stream[stream])
 		return true;
 	return now - heard >= ms(r->times->silence_ms) && rule(RULE_SUSPECT);
+}
+
+bool replicator_hears(struct replicator *r, uint16_t node)
+{
+	const struct map_node *n = map_node(r->map, node);
+	unsigned streams = n ? MIN(MAX((unsigned)n->shards, r->shards), SHARDS_MAX) : 0;
+	uint64_t now = now_us(r);
+
+	if (!streams || node > NODES_MAX)
+		return false;
+	for (unsigned i = r->shard; i < streams; i += r->shards) {
+		const struct session *s = r->peers[node].stream[i];
+
+		if (!s || now - s->heard_us >= HEARD_US)
+			return false;
+	}
+	return true;
 }
 
 void session_tick(struct replicator *r, uint64_t now)

@@ -153,11 +153,6 @@ uint64_t state_digest(const struct state *s)
 	return digest;
 }
 
-const char *state_fault_set(const struct map_node *n)
-{
-	return n->fault_set[0] ? n->fault_set : n->name;
-}
-
 static bool alnum(char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');

@@ -59,7 +59,6 @@ void state_object_changed(struct state *s, struct map_object *o);
 void state_attachment_changed(struct state *s, struct map_attachment *a);
 void state_gone(struct state *s, enum map_record kind, uint32_t id);
 
-const char *state_fault_set(const struct map_node *n);
 bool state_name_ok(const char *name);
 #define NAME_RULE "a name is 1 to 63 of A-Z a-z 0-9 . _ - , begins with a letter or digit and is not a uuid"
 

@@ -26,8 +26,8 @@ static unsigned usable_fault_sets(const struct state *s)
 
 		for (size_t k = 0; k < i && !known; k++)
 			known = group_usable(&s->map, g[k]) &&
-				!strcmp(state_fault_set(map_node(&s->map, g[i]->node)),
-					state_fault_set(map_node(&s->map, g[k]->node)));
+				!strcmp(map_fault_set(map_node(&s->map, g[i]->node)),
+					map_fault_set(map_node(&s->map, g[k]->node)));
 		sets += !known;
 	}
 	free(g);
@@ -57,7 +57,7 @@ static int placement_check(struct state *s, const struct command *c, unsigned co
 					    "disk group %u of the placement is not active any "
 					    "more: try again",
 					    p[i].group);
-		set[copy] = state_fault_set(map_node(&s->map, g->node));
+		set[copy] = map_fault_set(map_node(&s->map, g->node));
 		for (unsigned k = 0; k < copy; k++)
 			if (!strcmp(set[k], set[copy]))
 				return state_refuse(out, -ERR_INVALID,

@@ -53,6 +53,9 @@ static const struct route routes[] = {
 	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},
 	{"DELETE", "/v1/volumes/*", RIGHT_ADMIN, false, admin_delete_volume},
 	{"POST", "/v1/volumes/*/detach", RIGHT_ADMIN, false, admin_detach_volume},
+	{"GET", "/v1/can-stop/*", RIGHT_READ, false, admin_can_stop},
+	{"GET", "/v1/can-lose/*", RIGHT_READ, false, admin_can_lose},
+	{"POST", "/v1/nodes/*/maintenance", RIGHT_ADMIN, false, admin_node_maintenance},
 	{"GET", "/v1/settings", RIGHT_READ, false, admin_get_settings},
 	{"PUT", "/v1/settings/*", RIGHT_ADMIN, false, admin_put_setting},
 };
@@ -520,6 +523,7 @@ void admin_set_cluster(struct admin *a, const struct admin_cluster_ops *ops, voi
 {
 	a->ops = ops;
 	a->cluster = cluster;
+	a->crashed = !birth_stop_taken(a->cfg.config->state_dir) && a->cfg.identity->incarnation > 1;
 }
 
 int admin_listen_unix(struct admin *a)

@@ -58,8 +58,8 @@ static void change_settle(struct change *c, int rc)
 		on_changed(&c->wait, rc);
 }
 
-/* Refuses bodies with members nobody reads: a misspelt "copys" must not make a one-copy volume. */
-static bool only_known(struct areq *q, const char *const *known, size_t n)
+/* A misspelt "copys" must not make a one-copy volume. */
+bool admin_only_known(struct areq *q, const char *const *known, size_t n)
 {
 	for (void *it = q->body ? json_members(q->body) : NULL; it;
 	     it = json_members_next(q->body, it)) {
@@ -98,7 +98,7 @@ void admin_create_volume(struct areq *q)
 	struct map_volume *v;
 	struct change *c;
 
-	if (!only_known(q, known, ARRAY_LEN(known)))
+	if (!admin_only_known(q, known, ARRAY_LEN(known)))
 		return;
 	if (!name || !*name || strlen(name) > NAME_MAX_LEN) {
 		admin_fail(q, -ERR_INVALID, "a volume needs a name of 1 to %u characters",
@@ -164,7 +164,7 @@ void admin_resize_volume(struct areq *q)
 	static const char *const known[] = {"size_bytes"};
 	const struct map_volume *v = find_volume(q);
 
-	if (v && only_known(q, known, ARRAY_LEN(known)))
+	if (v && admin_only_known(q, known, ARRAY_LEN(known)))
 		resize(q, v);
 }
 
@@ -178,7 +178,7 @@ void admin_patch_volume(struct areq *q)
 	struct change *c;
 	bool flags, reduce;
 
-	if (!v || !only_known(q, known, ARRAY_LEN(known)))
+	if (!v || !admin_only_known(q, known, ARRAY_LEN(known)))
 		return;
 	if (existing && strcmp(existing, "reduce") && strcmp(existing, "leave")) {
 		admin_fail(q, -ERR_INVALID, "existing is \"reduce\" or \"leave\"");

@@ -8,6 +8,8 @@
 
 #include "node/admin_impl.h"
 
+#define LINK_AGE_MS 5000 /* older words about a connection say nothing about now */
+
 /* ---- Asking all nodes --------------------------------------------------------------------------
  */
 
@@ -103,6 +105,7 @@ static void put_fact(struct admin *a, uint16_t node, struct json *json)
 	json_free(f->json);
 	f->json = json;
 	f->at_us = loop_mono_us(a->cfg.loop);
+	f->wall_ms = wall_ms();
 }
 
 static void gather_finish(struct gather *g)
@@ -241,17 +244,47 @@ const struct json *facts_group(const struct admin *a, const struct map_group *g)
 	return NULL;
 }
 
+/* What a node that speaks now says of its connection to another: NULL if it does not say. */
+static const struct json *link_facts(const struct admin *a, uint16_t from, uint16_t to)
+{
+	const struct json *list;
+	int64_t age = facts_age_ms(a, from);
+
+	if (age < 0 || age > LINK_AGE_MS || !facts_node_up(a, from))
+		return NULL;
+	list = json_get(a->facts[from].json, "links");
+	for (size_t i = 0; i < json_len(list); i++)
+		if (json_u64(json_at(list, i), "node", 0) == to)
+			return json_at(list, i);
+	return NULL;
+}
+
+/* Somebody hears it on the data connections, which the shards use all the time. */
+static bool heard_by_any(const struct admin *a, uint16_t id)
+{
+	for (uint16_t from = 1; from <= NODES_MAX; from++)
+		if (from != id && json_bool(link_facts(a, from, id), "data", false))
+			return true;
+	return false;
+}
+
 static void health_node_facts(const struct admin *a, struct health_node *n)
 {
 	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL, *list;
 	const struct map_node *known = map_node(admin_map(a), n->id);
 
 	n->up = facts_node_up(a, n->id);
+	if (!n->up && heard_by_any(a, n->id))
+		n->up = n->data_only = true;
 	if (!f)
 		return;
 	/* Connected, but not registered yet with the incarnation it runs as: it serves nothing. */
 	if (known && json_u64(f, "incarnation", 0) > known->incarnation)
 		n->up = false;
+	n->crashed = json_bool(f, "crashed", false);
+	n->up_s = json_u64(f, "up_s", 0);
+	if (a->facts[n->id].wall_ms && json_has(f, "time_ms"))
+		n->skew_ms = (int64_t)json_u64(f, "time_ms", 0) - (int64_t)a->facts[n->id].wall_ms;
 	if (json_has(f, "certificate_expires_s")) {
 		n->cert_known = true;
 		n->cert_expires_s = (int64_t)json_get_real(f, "certificate_expires_s", 0);
@@ -366,40 +399,84 @@ void facts_rebuild(struct admin *a, struct health_rebuild *out)
 	free(p);
 }
 
-void facts_health(struct admin *a, struct health_report *out)
+static void health_link_facts(const struct admin *a, struct health_input *in, struct health_link *out)
 {
-	const struct map *m = admin_map(a);
-	struct health_input in = {.map = m, .self = a->cfg.identity->number, .now_ms = wall_ms()};
-	struct consensus_status st = {0};
+	for (unsigned i = 0; i < in->node_count; i++)
+		for (unsigned k = 0; k < in->node_count; k++) {
+			uint16_t from = in->nodes[i].id, to = in->nodes[k].id;
+			const struct json *l = from <= NODES_MAX ? link_facts(a, from, to) : NULL;
+
+			/* A node that did not answer just now may be frozen: that is another thing. */
+			if (l && to <= NODES_MAX && !a->facts[to].missed && in->link_count < HEALTH_LINKS_MAX)
+				out[in->link_count++] =
+					(struct health_link){.from = from,
+							     .to = to,
+							     .control = json_bool(l, "control", true),
+							     .data = json_bool(l, "data", true)};
+		}
+	in->links = out;
+}
+
+struct facts_input {
+	struct health_input in;
 	struct health_node *nodes;
 	struct health_group *groups;
 	struct health_rebuild rebuild;
+	struct health_link *links;
+};
 
-	memset(out, 0, sizeof(*out));
-	if (!m)
-		return;
-	nodes = xcalloc(m->nodes.count + 1, sizeof(*nodes));
-	groups = xcalloc(m->groups.count + 1, sizeof(*groups));
+struct health_input *facts_input(struct admin *a)
+{
+	const struct map *m = admin_map(a);
+	struct facts_input *fi = xcalloc(1, sizeof(*fi));
+	struct health_input *in = &fi->in;
+	struct consensus_status st = {0};
+
+	in->map = m;
+	in->self = a->cfg.identity->number;
+	in->now_ms = wall_ms();
+	in->nodes = fi->nodes = xcalloc(m->nodes.count + 1, sizeof(*fi->nodes));
+	in->groups = fi->groups = xcalloc(m->groups.count + 1, sizeof(*fi->groups));
+	fi->links = xcalloc(HEALTH_LINKS_MAX, sizeof(*fi->links));
 	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
-		nodes[in.node_count].id = container_of(h, struct map_node, by_id)->id;
-		health_node_facts(a, &nodes[in.node_count++]);
+		fi->nodes[in->node_count].id = container_of(h, struct map_node, by_id)->id;
+		health_node_facts(a, &fi->nodes[in->node_count++]);
 	}
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
 		health_group_facts(a, container_of(h, struct map_group, by_id),
-				   &groups[in.group_count++]);
+				   &fi->groups[in->group_count++]);
+	health_link_facts(a, in, fi->links);
 	a->ops->status(a->cluster, &st);
-	in.leader_known = st.leader != 0;
-	in.voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in.voters));
-	memcpy(in.voters, st.voter, in.voter_count * sizeof(in.voters[0]));
-	in.scrub_interval_s =
+	in->leader_known = st.leader != 0;
+	in->voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in->voters));
+	memcpy(in->voters, st.voter, in->voter_count * sizeof(in->voters[0]));
+	in->scrub_interval_s =
 		state_setting_number(a->ops->state(a->cluster), SCRUB_INTERVAL_KEY) * 3600ull;
-	in.nodes = nodes;
-	in.groups = groups;
-	facts_rebuild(a, &rebuild);
-	in.rebuild = &rebuild;
-	health_reclaim(a, m, &in);
-	health_evaluate(&in, out);
-	health_remember(&a->memory, out, in.now_ms);
-	free(nodes);
-	free(groups);
+	facts_rebuild(a, &fi->rebuild);
+	in->rebuild = &fi->rebuild;
+	health_reclaim(a, m, in);
+	return in;
+}
+
+void facts_input_free(struct health_input *in)
+{
+	struct facts_input *fi = container_of(in, struct facts_input, in);
+
+	free(fi->nodes);
+	free(fi->groups);
+	free(fi->links);
+	free(fi);
+}
+
+void facts_health(struct admin *a, struct health_report *out)
+{
+	struct health_input *in;
+
+	memset(out, 0, sizeof(*out));
+	if (!admin_map(a))
+		return;
+	in = facts_input(a);
+	health_evaluate(in, out);
+	health_remember(&a->memory, out, in->now_ms);
+	facts_input_free(in);
 }

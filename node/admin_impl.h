@@ -47,6 +47,7 @@ struct areq {
 struct fact {
 	struct json *json;
 	uint64_t at_us;	 /* mono */
+	uint64_t wall_ms; /* the same moment */
 	unsigned missed; /* gatherings in a row that it did not answer, though connected */
 };
 
@@ -70,7 +71,7 @@ struct admin {
 	void *cluster;
 	struct http_server *http;
 	struct list requests;
-	bool stopping, birth_busy;
+	bool stopping, birth_busy, crashed;
 	uint64_t started_us;
 	struct fact facts[NODES_MAX + 1]; /* by node number; 0 while unclaimed */
 	uint64_t facts_us;                /* end of the last gathering */
@@ -94,6 +95,8 @@ bool admin_failed(struct areq *q, int rc, const struct command_result *r);
 /* Who said it and how old it is: put under "source" of every answer about the cluster. */
 struct json *admin_source(const struct admin *a);
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
+/* Refuses bodies with members nobody reads; false: the request was answered. */
+bool admin_only_known(struct areq *q, const char *const *known, size_t n);
 void admin_command(const struct areq *q, uint16_t kind,
 		   struct command *out); /* time and actor filled in */
 
@@ -113,6 +116,9 @@ void admin_after_facts(struct areq *q, void (*then)(struct areq *q));
 bool facts_node_up(const struct admin *a, uint16_t node);
 void facts_health(struct admin *a, struct health_report *out); /* evaluates what is known now */
 void facts_rebuild(struct admin *a, struct health_rebuild *out);
+/* What health and can-stop judge, as known now; free it. */
+struct health_input *facts_input(struct admin *a);
+void facts_input_free(struct health_input *in);
 void facts_free(struct admin *a);
 int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
 /* The entry of a group in its node's facts, or NULL. */
@@ -186,6 +192,9 @@ void admin_start_job(struct areq *q);
 void admin_pause_job(struct areq *q);
 void admin_resume_job(struct areq *q);
 void admin_cancel_job(struct areq *q);
+void admin_can_stop(struct areq *q); /* admin_safety.c */
+void admin_can_lose(struct areq *q);
+void admin_node_maintenance(struct areq *q);
 void admin_get_ca(struct areq *q); /* admin_birth.c */
 void admin_init(struct areq *q);
 void admin_invite(struct areq *q);

@@ -85,6 +85,15 @@ static struct json *node_to_json(const struct admin *a, const struct map *m,
 	json_put(j, "roles", roles_to_json(n->roles));
 	json_put_bool(j, "voter", is_voter(a, n->id));
 	json_put_u64(j, "diskgroups", groups);
+	if (n->maintenance_until_ms) {
+		struct json *k = json_object_new();
+
+		json_put_bool(k, "over", !map_node_in_maintenance(m, n->id, wall_ms()));
+		json_put_u64(k, "since_ms", n->maintenance_since_ms);
+		json_put_u64(k, "until_ms", n->maintenance_until_ms);
+		json_put_str(k, "reason", n->maintenance_reason);
+		json_put(j, "maintenance", k);
+	}
 	json_put_str(j, "version", f && json_str(f, "version") ? json_str(f, "version") : version);
 	put_facts_age(a, j, n->id);
 	if (f) {

@@ -253,12 +253,30 @@ struct json *health_to_json(const struct health_report *r)
 	return j;
 }
 
+/* Without a cluster there is nothing to be well or ill. */
+static void put_no_cluster(const struct admin *a, struct health_report *r)
+{
+	bool unclaimed = !a->cfg.identity->number;
+	struct health_item *i = &r->item[r->count++];
+
+	r->overall = i->severity = HEALTH_INFO;
+	i->count = 1;
+	snprintf(i->code, sizeof(i->code), "%s", unclaimed ? "NODE_UNCLAIMED" : "NODE_STARTING");
+	snprintf(i->summary, sizeof(i->summary), "%s",
+		 unclaimed ? "this node belongs to no cluster yet" : "this node has just been started");
+	snprintf(i->risk, sizeof(i->risk), "%s", "none: it holds no data and serves none");
+	snprintf(i->command, sizeof(i->command), "%s",
+		 unclaimed ? "ashlar cluster init, or: ashlar node join TOKEN" : "ashlar status");
+}
+
 static void health_ready(struct areq *q)
 {
 	struct health_report *r = xcalloc(1, sizeof(*r));
 	struct json *j;
 
 	facts_health(q->admin, r);
+	if (!admin_map(q->admin))
+		put_no_cluster(q->admin, r);
 	j = health_to_json(r);
 	json_put(j, "source", admin_source(q->admin));
 	json_put_str(j, "state", admin_state(q->admin));

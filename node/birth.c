@@ -153,6 +153,30 @@ void birth_paths(const char *state_dir, struct birth_paths *out)
 		snprintf(all[i].to, sizeof(out->ca), "%.220s/%s", state_dir, all[i].file);
 }
 
+static void stop_path(const char *state_dir, char out[256])
+{
+	snprintf(out, 256, "%s/stopped-cleanly", state_dir);
+}
+
+void birth_stop_leave(const char *state_dir)
+{
+	char path[256];
+	int fd;
+
+	stop_path(state_dir, path);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+}
+
+bool birth_stop_taken(const char *state_dir)
+{
+	char path[256];
+
+	stop_path(state_dir, path);
+	return unlink(path) == 0;
+}
+
 bool birth_has_ca_key(const char *state_dir)
 {
 	struct birth_paths p;

@@ -33,6 +33,9 @@ struct birth_paths {
 	char ca[256], ca_key[256], cert[256], key[256], raft[256], devices[256];
 };
 void birth_paths(const char *state_dir, struct birth_paths *out);
+/* A note of a clean stop, for the next start: left (best effort), and taken away; false: there was none. */
+void birth_stop_leave(const char *state_dir);
+bool birth_stop_taken(const char *state_dir);
 bool birth_has_ca_key(const char *state_dir);
 #define BIRTH_NODE_DNS "node.ashlar" /* a SAN of node certificates only: what TLS clients verify */
 

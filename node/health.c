@@ -11,6 +11,8 @@
 
 #define CERT_WARNING_S        (30ll * 86400)
 #define CERT_ERROR_S          (3ll * 86400)
+#define CLOCK_SKEW_MS         2000
+#define CRASH_RECENT_S        3600u
 #define SPACE_WARNING_PERCENT 80u
 #define SPACE_ERROR_PERCENT   95u
 #define DAMAGE_SHOWN_S        (7ull * 86400) /* since the last bad block */
@@ -58,6 +60,14 @@ static bool node_up(const struct health_input *in, uint16_t id)
 	const struct health_node *n = find_node(in, id);
 
 	return n && n->up;
+}
+
+/* Raft talks on control connections. */
+static bool voter_up(const struct health_input *in, uint16_t id)
+{
+	const struct health_node *n = find_node(in, id);
+
+	return n && n->up && !n->data_only;
 }
 
 static bool group_failed(const struct health_input *in, const struct map_group *g)
@@ -119,30 +129,45 @@ static bool keep_item(struct ctx *c, struct health_item *i)
 static void count_voters(struct ctx *c)
 {
 	for (unsigned i = 0; i < c->in->voter_count; i++)
-		if (node_up(c->in, c->in->voters[i]))
+		if (voter_up(c->in, c->in->voters[i]))
 			c->voters_up++;
 		else
 			c->voters_down++;
 }
 
+/* Whether somebody said that it would be away: then its absence is no surprise, while it lasts. */
+static bool planned(const struct ctx *c, const struct map_node *n)
+{
+	return map_node_in_maintenance(c->in->map, n->id, c->in->now_ms);
+}
+
 static void check_nodes(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "NODE_DOWN", HEALTH_WARNING);
-	unsigned majority = c->in->voter_count / 2 + 1;
+	unsigned majority = c->in->voter_count / 2 + 1, surprises = 0;
 
 	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
 	     h = hmap_walk(&c->in->map->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
-		if (n->state == NODE_ACTIVE && !node_up(c->in, n->id))
-			affect(i, "%s", n->name);
+		if (n->state != NODE_ACTIVE || node_up(c->in, n->id))
+			continue;
+		affect(i, "%s%s", n->name, planned(c, n) ? " (planned)" : "");
+		surprises += !planned(c, n);
 	}
 	if (!keep_item(c, i))
 		return;
-	SAY(i->summary, "%u node%s down or not serving yet, seen from %s", i->count,
-	    i->count == 1 ? " is" : "s are", node_name(c->in, c->in->self));
-	SAY(i->command, "check power and network of %s, then: systemctl start ashlard",
-	    i->affected[0]);
+	if (surprises) {
+		SAY(i->summary, "%u node%s down or not serving yet, seen from %s", i->count,
+		    i->count == 1 ? " is" : "s are", node_name(c->in, c->in->self));
+		SAY(i->command, "check power and network of %s, then: systemctl start ashlard",
+		    i->affected[0]);
+	} else {
+		i->severity = HEALTH_INFO;
+		SAY(i->summary, "%u node%s down as planned, in maintenance", i->count,
+		    i->count == 1 ? " is" : "s are");
+		SAY(i->command, "ashlar node list   # until when; then start ashlard there");
+	}
 	if (c->voters_down > 0 && c->voters_up == majority)
 		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, "
 			     "attaches, new volumes");
@@ -150,12 +175,138 @@ static void check_nodes(struct ctx *c)
 		SAY(i->risk, "objects with a copy there have one less; see DATA_DEGRADED");
 }
 
-static bool node_down_listed(const struct ctx *c)
+static void check_maintenance(struct ctx *c)
+{
+	struct health_item *under = add_item(c, "NODE_MAINTENANCE", HEALTH_INFO), *over;
+	const struct map_node *first = NULL;
+	uint64_t now = c->in->now_ms, soonest = UINT64_MAX;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (!planned(c, n))
+			continue;
+		affect(under, "%s", n->name);
+		if (n->maintenance_until_ms < soonest) {
+			soonest = n->maintenance_until_ms;
+			first = n;
+		}
+	}
+	if (keep_item(c, under)) {
+		SAY(under->summary, "%s is in maintenance for %llu s more: %s", first->name,
+		    (unsigned long long)((soonest - now) / 1000),
+		    first->maintenance_reason[0] ? first->maintenance_reason : "no reason given");
+		SAY(under->risk, "copies there are not replaced meanwhile, and no primary stays there");
+		SAY(under->command, "ashlar node maintenance end %s   # or extend", first->name);
+	}
+	over = add_item(c, "NODE_MAINT_EXPIRED", HEALTH_WARNING);
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->maintenance_until_ms && !planned(c, n) && n->state == NODE_ACTIVE)
+			affect(over, "%s", n->name);
+	}
+	if (keep_item(c, over)) {
+		SAY(over->summary, "the maintenance of %u node%s ran out and was not ended",
+		    over->count, over->count == 1 ? "" : "s");
+		SAY(over->risk, "none while the node is up; if it is down its copies are replaced");
+		SAY(over->command, "ashlar node maintenance end %s   # or extend %s --ttl 1h",
+		    over->affected[0], over->affected[0]);
+	}
+}
+
+/* Two nodes that are up and do not hear each other on one of their connections. */
+static void check_links(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "NET_PARTIAL_PARTITION", HEALTH_WARNING);
+	bool data = false;
+
+	for (unsigned k = 0; k < c->in->link_count; k++) {
+		const struct health_link *l = &c->in->links[k];
+		const struct map_node *from = map_node(c->in->map, l->from),
+				      *to = map_node(c->in->map, l->to);
+		bool lost_data;
+
+		if (!from || !to || from->state != NODE_ACTIVE || to->state != NODE_ACTIVE ||
+		    !node_up(c->in, l->from) || !node_up(c->in, l->to))
+			continue;
+		lost_data = !l->data && (from->roles & to->roles & ROLE_STORAGE);
+		if (l->control && !lost_data)
+			continue;
+		data |= lost_data;
+		affect(i, "%.25s->%.25s %s", from->name, to->name,
+		       l->control   ? "data"
+		       : lost_data ? "all"
+				   : "control");
+	}
+	if (!keep_item(c, i))
+		return;
+	if (data)
+		i->severity = HEALTH_ERROR;
+	SAY(i->summary, "%u link%s between nodes that are up %s not work, each as the first of the two "
+			"sees it",
+	    i->count, i->count == 1 ? "" : "s", i->count == 1 ? "does" : "do");
+	SAY(i->risk, data ? "objects with copies at both ends drop one of them"
+			  : "data connections work; a node cut off from Raft gets no failover");
+	SAY(i->command, "check the network between %s: switches, firewall, MTU", i->affected[0]);
+}
+
+static bool item_listed(const struct ctx *c, const char *code)
 {
 	for (unsigned i = 0; i < c->out->count; i++)
-		if (!strcmp(c->out->item[i].code, "NODE_DOWN"))
+		if (!strcmp(c->out->item[i].code, code))
 			return true;
 	return false;
+}
+
+static bool node_down_listed(const struct ctx *c)
+{
+	return item_listed(c, "NODE_DOWN");
+}
+
+/* ---- Clocks and crashes ---- */
+
+static void check_clocks(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "CLOCK_SKEW", HEALTH_WARNING);
+	int64_t worst = 0;
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+		int64_t skew = n->skew_ms < 0 ? -n->skew_ms : n->skew_ms;
+
+		if (!n->up || skew < CLOCK_SKEW_MS)
+			continue;
+		affect(i, "%s", node_name(c->in, n->id));
+		worst = MAX(worst, skew);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "clocks differ by up to %lld s from that of %s", (long long)(worst / 1000),
+	    node_name(c->in, c->in->self));
+	SAY(i->risk, "no data is at risk; leases for people (attachments, maintenance) end early or "
+		     "late, certificates may seem invalid");
+	SAY(i->command, "timedatectl status   # on %s; run chrony on all nodes", i->affected[0]);
+}
+
+static void check_crashes(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "CRASH_RECENT", HEALTH_INFO);
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+
+		if (n->up && n->crashed && n->up_s < CRASH_RECENT_S)
+			affect(i, "%s", node_name(c->in, n->id));
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "ashlard ended without a clean stop in the last hour on %u node%s", i->count,
+	    i->count == 1 ? "" : "s");
+	SAY(i->risk, "none by itself; it says nothing about why");
+	SAY(i->command, "journalctl -u ashlard -b   # on %s: the lines before the start", i->affected[0]);
 }
 
 static void check_raft(struct ctx *c)
@@ -166,12 +317,14 @@ static void check_raft(struct ctx *c)
 	if (c->in->voter_count > 0 && c->voters_up < majority) {
 		i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
 		for (unsigned v = 0; v < c->in->voter_count; v++)
-			if (!node_up(c->in, c->in->voters[v]))
+			if (!voter_up(c->in, c->in->voters[v]))
 				affect(i, "%s", node_name(c->in, c->in->voters[v]));
 		SAY(i->summary, "%u of %u voters can be reached; %u are needed", c->voters_up,
 		    c->in->voter_count, majority);
 		if (node_down_listed(c))
 			SAY(i->caused_by, "NODE_DOWN");
+		else if (item_listed(c, "NET_PARTIAL_PARTITION"))
+			SAY(i->caused_by, "NET_PARTIAL_PARTITION");
 		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
 			     "further loss stops "
 			     "the objects it touches until a majority is back");
@@ -879,6 +1032,10 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	out->objects = out->full = out->degraded = out->single = out->unavailable = 0;
 	count_voters(&c);
 	check_nodes(&c);
+	check_maintenance(&c);
+	check_links(&c);
+	check_clocks(&c);
+	check_crashes(&c);
 	check_raft(&c);
 	check_voter_number(&c);
 	check_versions(&c);

@@ -13,9 +13,13 @@ const char *health_severity_name(enum health_severity s); /* "ok", "info", "warn
 
 struct health_node {
 	uint16_t id;
-	bool up;		 /* this node, or a peer with a live control connection */
+	bool up;		 /* this node, or a peer that somebody hears */
+	bool data_only;		 /* not on a control connection from here: it is no voter in reach */
 	bool cert_known;
 	int64_t cert_expires_s;	 /* negative: ended */
+	int64_t skew_ms;	 /* its wall clock less ours; 0 while unknown */
+	bool crashed;		 /* its last end was no clean stop */
+	uint64_t up_s;
 	unsigned missing_devices;
 	char missing_device[160]; /* the first */
 	/* blocks that no replica in reach can produce, that wait for repair, that were repaired; pages whose
@@ -57,6 +61,13 @@ struct health_rebuild {
 	uint64_t stuck_s;
 };
 
+/* What a node says of its own connections to another, both of them up. */
+struct health_link {
+	uint16_t from, to;
+	bool control, data;
+};
+#define HEALTH_LINKS_MAX 4096u
+
 struct health_input {
 	const struct map *map;
 	uint16_t self;
@@ -71,6 +82,8 @@ struct health_input {
 	const struct health_rebuild *rebuild;
 	uint64_t scrub_interval_s; /* 0: only when asked for */
 	struct health_reclaim reclaim[3]; /* largest first; name NULL: no more */
+	const struct health_link *links;
+	unsigned link_count;
 };
 
 struct health_item {

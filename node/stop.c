@@ -15,11 +15,13 @@
 
 #define DRAIN_DEADLINE_US 5000000u /* no leader, or nobody to go on with the objects: crash-only   \
 				    */
+#define NO_LEADER_US      1000000u /* an election takes less */
 #define FRONT_DEADLINE_US 5000000u
 #define LOOK_US           5000u
 
 static void stop_now(struct node *n)
 {
+	birth_stop_leave(n->config.state_dir);
 	log_info("node", "stopped", "%s", "");
 	_exit(0);
 }
@@ -97,6 +99,9 @@ static void on_looked(struct wait *w, int rc)
 	d->begun = true;
 	for (unsigned i = 0; i < n->shard_count; i++)
 		left += d->left[i];
+	if (!atomic_load_explicit(&n->leader_known, memory_order_relaxed) &&
+	    now - d->begun_us >= NO_LEADER_US)
+		d->deadline_us = now;
 	if (left && now < d->deadline_us) {
 		timer_set(&n->stop_timer, LOOK_US);
 		return;

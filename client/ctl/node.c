@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/ctl/ctl.h"
@@ -165,6 +166,11 @@ static const char *facts_text(const struct json *n, char out[32])
 	return out;
 }
 
+static void state_cell(struct table *t, const struct json *n)
+{
+	table_add(t, "%s%s", str_or(n, "state", "?"), json_has(n, "maintenance") ? ", maintenance" : "");
+}
+
 static void up_cell(struct table *t, const struct json *n)
 {
 	table_add(t, "%s", json_bool(n, "up", false) ? "yes" : "NO");
@@ -195,7 +201,7 @@ static int node_list(struct ctl *c, int argc, char **argv)
 	static const struct column columns[] = {
 		{"#", "number", true},
 		{"NAME", "name"},
-		{"STATE", "state"},
+		{"STATE", NULL, false, state_cell},
 		{"UP", NULL, false, up_cell},
 		{"RAFT", NULL, false, raft_cell},
 		{"ROLES", NULL, false, roles_cell},
@@ -209,6 +215,20 @@ static int node_list(struct ctl *c, int argc, char **argv)
 	int rc = ctl_args(verb("list"), argc, argv, NULL, 0, NULL, 0, 0);
 
 	return rc == CTL_OK ? ctl_list(c, &view) : rc;
+}
+
+static void print_maintenance(const struct json *m)
+{
+	uint64_t now_ms = (uint64_t)time(NULL) * 1000, until = json_u64(m, "until_ms", 0);
+	char text[24];
+
+	if (!json_bool(m, "over", false))
+		printf("maintenance for %s more: %s\n",
+		       age_text((MAX(until, now_ms) - now_ms) / 1000, text),
+		       str_or(m, "reason", ""));
+	else
+		printf("maintenance RAN OUT %s ago and was not ended: %s\n",
+		       age_text((MAX(until, now_ms) - until) / 1000, text), str_or(m, "reason", ""));
 }
 
 static void print_node(const struct json *n)
@@ -226,6 +246,8 @@ static void print_node(const struct json *n)
 	       json_u64(n, "incarnation", 0));
 	printf("addresses   peers %s   admin %s\n", str_or(n, "address", "-"),
 	       str_or(n, "admin", "none"));
+	if (json_has(n, "maintenance"))
+		print_maintenance(json_get(n, "maintenance"));
 	printf("version     %s\n", str_or(n, "version", "?"));
 	if (json_has(n, "up_s"))
 		printf("process     up %s, resident ", age_text(json_u64(n, "up_s", 0), text));
@@ -275,6 +297,72 @@ static int node_evacuate(struct ctl *c, int argc, char **argv)
 	return ctl_start_job(c, body, wait);
 }
 
+/* ---- Maintenance ------------------------------------------------------------------------------- */
+
+static void print_maintained(const struct json *j, const char *op)
+{
+	uint64_t left = json_u64(j, "primaries_left", 0);
+	uint64_t until_s = json_u64(j, "until_ms", 0) / 1000, now_s = (uint64_t)time(NULL);
+	char text[24];
+
+	if (!json_bool(j, "in_maintenance", false)) {
+		printf("node %s is not in maintenance any more; primaries return by and by\n",
+		       str_or(j, "node", "?"));
+		return;
+	}
+	printf("node %s is in maintenance for %s", str_or(j, "node", "?"),
+	       age_text(until_s > now_s ? until_s - now_s : 0, text));
+	if (strcmp(op, "start")) {
+		printf("\n");
+		return;
+	}
+	if (left)
+		printf("; %" PRIu64 " of its primaries have no other in-sync replica to move to\n", left);
+	else
+		printf("; its primaries are elsewhere (%" PRIu64 " ms)\n", json_u64(j, "took_ms", 0));
+	if (json_str(j, "can_stop"))
+		printf("to stop it: %s\n", json_str(j, "can_stop"));
+}
+
+static int node_maintenance(struct ctl *c, int argc, char **argv)
+{
+	const char *ttl = NULL, *reason = NULL, *words[2];
+	bool yes = false;
+	const struct option_spec o[] = {
+		{"--ttl", &ttl, NULL}, {"--reason", &reason, NULL}, {"--yes", NULL, &yes}};
+	struct json *body, *j;
+	uint64_t seconds;
+	int rc;
+
+	rc = ctl_args(verb("maintenance"), argc, argv, o, ARRAY_LEN(o), words, 2, 2);
+	if (rc != CTL_OK)
+		return rc;
+	if (strcmp(words[0], "start") && strcmp(words[0], "extend") && strcmp(words[0], "end"))
+		return ctl_usage("node maintenance: start, extend or end, not \"%s\"", words[0]);
+	if (ttl && (!ctl_duration_s(ttl, &seconds) || seconds < 1))
+		return ctl_usage("--ttl takes a time, e.g. 30m or 2h");
+	body = json_object_new();
+	json_put_str(body, "op", words[0]);
+	if (ttl)
+		json_put_u64(body, "ttl_s", seconds);
+	if (reason)
+		json_put_str(body, "reason", reason);
+	if (yes)
+		json_put_bool(body, "yes", true);
+	CLEANUP(free_ptr) char *segment = ctl_escape(words[1]);
+	CLEANUP(free_ptr) char *path = xasprintf("/v1/nodes/%s/maintenance", segment);
+
+	rc = ctl_call(c, "POST", path, body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		print_maintained(j, words[0]);
+	json_free(j);
+	return CTL_OK;
+}
+
 const struct verb node_verbs[] = {
 	{"node", "list", "", "Lists the nodes of the cluster.\n\nExample: ashlar node list",
 	 node_list},
@@ -299,5 +387,12 @@ const struct verb node_verbs[] = {
 	 "The node stays empty until it is removed or the job is cancelled.\n\n"
 	 "Example: ashlar node evacuate n3 --wait",
 	 node_evacuate},
+	{"node", "maintenance", "start|extend|end NODE [--ttl TIME] [--reason TEXT] [--yes]",
+	 "Takes a node out of service for a known time (default 1 h), and back.\n\n"
+	 "start asks can-stop first and refuses with its exit code (--yes goes on regardless), then moves\n"
+	 "all primaries to other nodes and returns. Until the time is over no copies are made elsewhere\n"
+	 "for those on the node. When it runs out before end, health says so.\n\n"
+	 "Example: ashlar node maintenance start n2 --ttl 2h --reason \"new fan\"",
+	 node_maintenance},
 	{NULL},
 };

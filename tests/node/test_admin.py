@@ -283,6 +283,32 @@ def malformed(a):
     check('ashlar_health_objects{state="in_sync"}' in metrics and "ashlar_group_data_bytes{" in metrics, "metrics")
 
 
+def safety(a, b):
+    """Two nodes, two voters: neither may go, and whoever insists is obeyed."""
+    r = a.run("can-stop", "n2", "-o", "json")
+    j = json.loads(r.stdout)
+    check(r.returncode == 6 and j["raft"] == {"voters": 2, "left": 1, "needed": 2}, f"can-stop without quorum: {r.stdout}")
+    a.expect(6, "node", "maintenance", "start", "n2", says="--yes")
+    a.expect(3, "can-stop", "nobody", says="node list")
+    a.expect(5, "can-lose", "n1", "n2", says="lost")
+    j = a.json("node", "maintenance", "start", "n2", "--ttl", "1h", "--reason", "new fan", "--yes")
+    check(j["primaries_left"] == 0 and j["in_maintenance"], f"primaries have moved: {j}")
+    check(b.json("node", "show", "n2")["maintenance"]["reason"] == "new fan", "every node knows")
+    items = {i["code"]: i for i in b.json("health")["items"]}
+    check(items["NODE_MAINTENANCE"]["severity"] == "info" and "new fan" in items["NODE_MAINTENANCE"]["summary"], items)
+    a.expect(0, "node", "list", says="active, maintenance")
+    a.expect(0, "node", "maintenance", "extend", "n2", "--ttl", "1s")
+    wait_for("it to run out", lambda: "NODE_MAINT_EXPIRED" in [i["code"] for i in a.json("health")["items"]])
+    a.expect(0, "node", "show", "n2", says="RAN OUT")
+    a.expect(0, "node", "maintenance", "end", "n2", says="any more")
+    a.expect(3, "node", "maintenance", "extend", "n2", says="not in maintenance")
+    b.end(signal.SIGTERM)
+    b.start()
+    wait_for("b to serve", lambda: b.json("status")["state"] == "serving", 60)
+    wait_for("all to be well again", lambda: a.run("health", "--nagios").returncode == 0, 60)
+    check("CRASH_RECENT" not in [i["code"] for i in a.json("health")["items"]], "a clean stop is no crash")
+
+
 def death(a, b):
     b.end(signal.SIGKILL)
     wait_for("a to notice", lambda: "NODE_DOWN" in [i["code"] for i in a.json("health")["items"]])
@@ -300,7 +326,8 @@ def death(a, b):
     b.start()
     wait_for("b to serve", lambda: b.json("status")["state"] == "serving", 60)
     wait_for("all to be well again", lambda: a.run("health", "--nagios").returncode == 0, 60)
-    check(b.json("node", "show", "n2")["incarnation"] == 2, "the incarnation was raised")
+    check("CRASH_RECENT" in [i["code"] for i in a.json("health")["items"]], "it is said that it crashed")
+    check(b.json("node", "show", "n2")["incarnation"] == 3, "the incarnation was raised")
 
 
 def interrupted_join(a, c):
@@ -310,7 +337,8 @@ def interrupted_join(a, c):
     request = json.dumps(prepared["request"])
     answer = a.http("POST", "/v1/node/join-request", request)
     check(" 200 " in answer and '"number":3' in answer and "ca_key" in answer, "accepted as node 3")
-    check(" 401 " in a.http("POST", "/v1/node/join-request", request), "the secret is good for one join")
+    # Until this node has applied the join, the same one again is the same join.
+    wait_for("the secret to be good for one join", lambda: " 401 " in a.http("POST", "/v1/node/join-request", request))
     second = a.json("node", "invite")["token"]
     check(c.json("node", "join", second)["number"] == 3, "the same number again")
     check(" 401 " in a.http("POST", "/v1/node/join-request", request), "the first secret stays used")
@@ -332,6 +360,7 @@ def main():
     jobs(a, b)
     rights(a, b)
     malformed(a)
+    safety(a, b)
     death(a, b)
     interrupted_join(a, c)
     for n in nodes:

@@ -161,6 +161,37 @@ def volumes():
     expect(ashlar("cluster", "set", "attach_ttl_ms"), 2)
 
 
+def safety():
+    answer = {"ok": True, "exit_code": 0, "why": "all objects go on", "raft": {"voters": 3, "left": 2, "needed": 2},
+              "objects": {"affected": 7, "single_copy": 7}, "volumes": []}
+    answers["GET", "/v1/can-stop/n1,n2"] = 200, answer
+    expect(ashlar("can-stop", "n1", "n2"), 0, out="yes: all objects go on")
+    expect(ashlar("can-stop", "n1", "n2"), 0, out="7 would have a single copy")
+    expect(ashlar("can-stop"), 2)
+    expect(ashlar("can-stop", "n9"), 3, err="no such thing")
+    answer.update(ok=False, exit_code=6, why="no quorum")
+    expect(ashlar("can-stop", "n1", "n2"), 6, out="NO: no quorum")
+    expect(ashlar("can-stop", "n1", "n2", "-o", "json"), 6, out='"exit_code"')
+    answers["GET", "/v1/can-lose/rack1"] = 200, dict(
+        answer, exit_code=5, volumes=["v"], volumes_at_risk=2, again={
+            "copy_bytes": 3 << 30, "copy_s": 120, "rate_bytes_per_s": 100 << 20, "rate": "estimated",
+            "space_enough": False, "fault_sets_enough": False, "known": True})
+    r = ashlar("can-lose", "rack1")
+    expect(r, 5, out="3.0 GiB in about 2 min (at 100.0 MiB/s, estimated), and there is NO SPACE")
+    expect(r, 5, out="TOO FEW FAULT SETS")
+    path = "/v1/nodes/n1/maintenance"
+    answers["POST", path] = 200, {"node": "n1", "in_maintenance": True, "until_ms": 0, "primaries_left": 0, "took_ms": 90}
+    expect(ashlar("node", "maintenance", "start", "n1", "--ttl", "2h", "--reason", "fan"), 0, out="elsewhere (90 ms)")
+    check(seen[0][1:] == ("POST", path, {"op": "start", "ttl_s": 7200, "reason": "fan"}), seen)
+    expect(ashlar("node", "maintenance", "extend", "n1", "--ttl", "soon"), 2, err="--ttl")
+    expect(ashlar("node", "maintenance", "begin", "n1"), 2, err="start, extend or end")
+    expect(ashlar("node", "maintenance", "start"), 2)
+    answers["POST", path] = 409, {"error": "INCOMPLETE", "message": "their I/O would stop"}
+    expect(ashlar("node", "maintenance", "start", "n1"), 5, err="would stop")
+    answers["POST", path] = 200, {"node": "n1", "in_maintenance": False}
+    expect(ashlar("node", "maintenance", "end", "n1"), 0, out="not in maintenance any more")
+
+
 def exit_codes():
     for name, status, code in (("NOT_FOUND", 404, 3), ("EXISTS", 409, 4), ("CLAIMED", 409, 4), ("BUSY", 409, 1),
                                ("INVALID", 400, 1), ("FULL", 507, 7), ("NO_LEADER", 503, 6), ("UNCLAIMED", 503, 1),
@@ -367,6 +398,7 @@ try:
     threading.Thread(target=UnixServer(SOCKET, Handler).serve_forever, daemon=True).start()
     usage()
     volumes()
+    safety()
     exit_codes()
     health()
     others()

@@ -502,5 +502,88 @@ TEST(health, a_group_that_nobody_checks_is_overdue)
 	w.in.scrub_interval_s = 0;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(w.r.count, 0);
+}
+
+TEST(health, a_planned_absence_is_no_alarm)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.in.now_ms = 10000;
+	w.node[1].maintenance_until_ms = 70000;
+	strcpy(w.node[1].maintenance_reason, "new fan");
+	health_evaluate(&w.in, &w.r);
+	i = find(&w, "NODE_MAINTENANCE");
+	EXPECT(i && i->severity == HEALTH_INFO && strstr(i->summary, "60 s more: new fan"));
+	EXPECT(!find(&w, "NODE_DOWN"));
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	i = find(&w, "NODE_DOWN");
+	EXPECT(i && i->severity == HEALTH_INFO && strstr(i->summary, "planned"));
+	w.hn[2].up = false; /* this one is not planned */
+	health_evaluate(&w.in, &w.r);
+	i = find(&w, "NODE_DOWN");
+	EXPECT(i && i->severity == HEALTH_WARNING && i->count == 2);
+	w.hn[1].up = w.hn[2].up = true;
+	w.in.now_ms = 70000; /* it ran out and nobody ended it */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "NODE_MAINTENANCE"));
+	i = find(&w, "NODE_MAINT_EXPIRED");
+	EXPECT(i && i->severity == HEALTH_WARNING && strstr(i->command, "maintenance end n2"));
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(must(&w, "NODE_DOWN")->severity == HEALTH_WARNING);
+	world_fini(&w);
+}
+
+TEST(health, a_partial_partition_names_the_link)
+{
+	struct world w;
+	struct health_link links[] = {{1, 2, true, true}, {2, 3, false, true}, {3, 2, true, false}};
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.in.links = links;
+	w.in.link_count = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "NET_PARTIAL_PARTITION"));
+	w.in.link_count = 2;
+	health_evaluate(&w.in, &w.r);
+	i = find(&w, "NET_PARTIAL_PARTITION");
+	EXPECT(i && i->severity == HEALTH_WARNING && !strcmp(i->affected[0], "n2->n3 control"));
+	w.in.link_count = 3;
+	health_evaluate(&w.in, &w.r);
+	i = find(&w, "NET_PARTIAL_PARTITION");
+	EXPECT(i && i->severity == HEALTH_ERROR && !strcmp(i->affected[1], "n3->n2 data"));
+	w.hn[2].up = false; /* then it is no partial one */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "NET_PARTIAL_PARTITION") && find(&w, "NODE_DOWN"));
+	/* Data connections alone: the nodes are up, and no voters. */
+	w.hn[2].up = true;
+	w.hn[1].data_only = w.hn[2].data_only = true;
+	w.in.leader_known = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "NODE_DOWN") && !find(&w, "DATA_DEGRADED"));
+	i = find(&w, "RAFT_MINORITY");
+	EXPECT(i && i->count == 2 && !strcmp(i->caused_by, "NET_PARTIAL_PARTITION"));
+	world_fini(&w);
+}
+
+TEST(health, clocks_and_crashes)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hn[1].skew_ms = -1999;
+	w.hn[2].crashed = true;
+	w.hn[2].up_s = 3600;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "CLOCK_SKEW") && !find(&w, "CRASH_RECENT"));
+	w.hn[1].skew_ms = -5000;
+	w.hn[2].up_s = 10;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "CLOCK_SKEW")->summary, "5 s"));
+	EXPECT(must(&w, "CRASH_RECENT")->severity == HEALTH_INFO);
 	world_fini(&w);
 }
