@@ -183,6 +183,7 @@ static void client_tick(struct timer *t)
 	}
 	if (c->deadlines)
 		again |= client_expire(c);
+	again |= route_tick(c, now);
 	if (!list_empty(&c->retries)) {
 		p = list_first(&c->retries, struct part, link);
 		timer_set(&c->tick, MIN(p->due_us - now, CLIENT_TICK_US));
@@ -404,6 +405,7 @@ struct client *client_create(const struct client_config *cfg)
 	timer_init(&c->sweep, cfg->loop, client_sweep);
 	timer_set(&c->sweep, CLIENT_SWEEP_US);
 	renew_init(c);
+	forward_init(c);
 	c->memory.ready = client_memory_ready;
 	list_init(&c->memory.link);
 	return c;
@@ -419,6 +421,7 @@ void client_destroy(struct client *c)
 	if (c->memory_waiting)
 		list_del(&c->memory.link);
 	route_fini(c);
+	forward_fini(c);
 	turn_end_disarm(&c->turn);
 	timer_fini(&c->tick);
 	timer_fini(&c->sweep);

@@ -95,6 +95,9 @@ struct client_stats {
 	uint64_t ios, retries, remote, local, bytes_read, bytes_written, in_flight;
 	uint64_t oldest_us; /* age of the I/O that waits longest */
 };
+/* A request of another client for an object whose primary it cannot reach: one hop further, by this
+ * client's map. io->request is stamped with the epoch known here. 0 or PENDING, answered like hooks.local. */
+int client_forward(struct client *c, struct io_exec *io, struct wait *w) MUST_USE;
 uint64_t client_map_version(const struct client *c); /* what it, and who shares its map, has applied */
 void client_stats(const struct client *c, struct client_stats *out);
 void client_ops(struct client *c,

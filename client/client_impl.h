@@ -18,6 +18,8 @@
 #define CLIENT_RETRY_US 50000u	    /* design: a map delta or 50 ms */
 #define CLIENT_ATTACH_RETRY_US 200000u
 #define CLIENT_HELD_US 1000000u	    /* a refused attach is not proposed again for so long */
+#define CLIENT_STUCK_US 1000000u    /* a primary's node that says nothing for so long is gone round */
+#define CLIENT_FORWARDS 512u
 #define CLIENT_TICK_US 50000u
 #define CLIENT_SWEEP_US 10000000u
 #define CLIENT_IDLE_US 60000000u    /* a data connection without I/O for so long is closed */
@@ -66,7 +68,7 @@ struct part {
 	uint64_t due_us;  /* PART_RETRY */
 	unsigned slice;	  /* index in volume_io.slices */
 	uint8_t stage, last_status;
-	bool numbered;
+	bool numbered, forward; /* forward: goes to a node that passes it on */
 	struct wait wait; /* PART_LOCAL */
 	struct io_exec exec;
 	struct io_request request;
@@ -134,6 +136,8 @@ struct stream {
 	struct conn *conn; /* NULL: not up */
 	struct list waiting, sent;
 	uint64_t used_us;
+	uint64_t owes_us; /* since when something is unanswered and nothing came; 0: nothing is */
+	bool stuck;	  /* for CLIENT_STUCK_US: other nodes are asked to forward */
 };
 
 struct peer {
@@ -167,6 +171,8 @@ struct client {
 	struct pool_waiter memory;
 	bool memory_waiting;
 	struct client_stats stats;
+	struct pool forwards; /* requests of others, on their way to a primary: forward.c */
+	struct list forwarded;
 
 	struct timer renew_timer; /* armed while something is attached */
 	uint64_t renew_at_us;
@@ -216,8 +222,18 @@ void part_make_ready(struct part *p);
 
 /* route.c */
 /* Puts p on its way by the map. */
+/* The data connection to the object's primary, dialled if need be; NULL: none now, or *local. */
+struct stream *route_primary_stream(struct client *c, const struct map_object *mo, bool *local);
+void route_stream_owes(struct stream *s); /* something was sent on it */
+bool route_tick(struct client *c, uint64_t now); /* looks for stuck streams; false: nothing is owed */
 void route_part(struct part *p);
 void route_object_changed(struct vobject *o);
 void route_node_changed(struct client *c, uint16_t node);
 void route_sweep(struct client *c, uint64_t idle_us);
 void route_fini(struct client *c);
+
+/* forward.c */
+void forward_init(struct client *c);
+void forward_fini(struct client *c);
+void forward_answered(struct client *c, struct stream *s, const struct frame *f);
+void forward_lost(struct client *c, struct stream *s); /* the connection is gone */

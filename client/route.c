@@ -17,6 +17,25 @@ static const struct link_ops stream_link_ops = {.up = stream_up, .down = stream_
 
 /* ---- Sending ---- */
 
+void route_stream_owes(struct stream *s)
+{
+	s->used_us = loop_turn_us(s->peer->client->cfg.loop);
+	if (!s->owes_us)
+		s->owes_us = s->used_us;
+	client_tick_arm(s->peer->client);
+}
+
+/* It speaks. What it owes counts from here on. */
+static void stream_heard(struct stream *s)
+{
+	if (s->stuck)
+		log_info("client", "a node answers again", "node=%u stream=%u", s->peer->node, s->index);
+	s->stuck = false;
+	s->owes_us = list_empty(&s->sent) && list_empty(&s->waiting)
+			     ? 0
+			     : loop_turn_us(s->peer->client->cfg.loop);
+}
+
 static void stream_send_part(struct stream *s, struct part *p)
 {
 	struct client *c = p->client;
@@ -33,8 +52,8 @@ static void stream_send_part(struct stream *s, struct part *p)
 	p->stage = PART_SENT;
 	p->stream = s;
 	list_push_back(&s->sent, &p->link);
-	s->used_us = loop_turn_us(c->cfg.loop);
-	conn_send(s->conn, OP_IO, p->id, body, (uint32_t)w.len, &p->exec.payload,
+	route_stream_owes(s);
+	conn_send(s->conn, p->forward ? OP_IO_FORWARD : OP_IO, p->id, body, (uint32_t)w.len, &p->exec.payload,
 		  p->exec.payload.len ? 1 : 0);
 }
 
@@ -72,8 +91,11 @@ static void stream_frame(struct conn *conn, const struct frame *f)
 		conn_close(conn, -ERR_PROTOCOL);
 		return;
 	}
-	if (index >= c->cfg.ops)
+	stream_heard(s);
+	if (index >= c->cfg.ops) {
+		forward_answered(c, s, f);
 		return;
+	}
 	p = &c->parts[index];
 	if (p->id != f->id || p->stage != PART_SENT || p->stream != s)
 		return; /* an answer that nobody waits for any more */
@@ -105,6 +127,7 @@ static void stream_closed(struct conn *conn, int reason)
 
 	s->conn = NULL;
 	stream_lost_parts(&s->sent);
+	forward_lost(s->peer->client, s);
 	link_conn_closed(s->link, reason);
 }
 
@@ -136,6 +159,7 @@ static void stream_up(struct link *k, struct conn *conn, const struct wire_hello
 
 	s->conn = conn;
 	s->used_us = loop_turn_us(s->peer->client->cfg.loop);
+	stream_heard(s);
 	conn_set(conn, &stream_ops, s);
 	stream_flush(s);
 }
@@ -144,7 +168,7 @@ static void stream_down(struct link *k, int reason, const struct wire_refusal *r
 {
 	struct stream *s = link_data(k);
 
-	stream_lost_parts(&s->waiting);
+	stream_lost_parts(&s->waiting); /* what it owes stays owed: it is not reached */
 }
 
 /* ---- Streams and peers ---- */
@@ -156,6 +180,7 @@ static void stream_close(struct stream *s)
 	s->conn = NULL;
 	stream_lost_parts(&s->sent);
 	stream_lost_parts(&s->waiting);
+	forward_lost(s->peer->client, s);
 	if (conn) {
 		conn_set(conn, &orphan_ops, NULL);
 		conn_close(conn, -ERR_CLOSED);
@@ -288,6 +313,88 @@ void route_fini(struct client *c)
 
 /* ---- Routing ---- */
 
+static struct stream *stream_of(struct client *c, const struct map_node *n, uint64_t object)
+{
+	struct peer *peer = peer_get(c, n);
+
+	return peer ? &peer->streams[object_shard(object, peer->shards)] : NULL;
+}
+
+struct stream *route_primary_stream(struct client *c, const struct map_object *mo, bool *local)
+{
+	const struct map_node *n = map_primary_node(c->cfg.map, mo);
+	struct stream *s;
+
+	*local = n && n->id == c->cfg.node && c->cfg.hooks->local;
+	if (!n || *local)
+		return NULL;
+	s = stream_of(c, n, mo->id);
+	if (s && !s->link)
+		stream_open(s);
+	return s;
+}
+
+/* Another member's node, to go round a primary that says nothing; NULL: there is none that speaks. */
+static struct stream *detour(struct client *c, const struct vobject *o)
+{
+	const struct map_object *mo = map_object(c->cfg.map, o->id);
+
+	for (unsigned i = 0; mo && i < mo->member_count; i++) {
+		const struct map_node *n = map_member_node(c->cfg.map, &mo->member[i]);
+		struct stream *s;
+
+		if (i == mo->primary || !n || n->state != NODE_ACTIVE || n->id == c->cfg.node)
+			continue;
+		s = stream_of(c, n, o->id);
+		if (s && s != o->stream && !s->stuck)
+			return s;
+	}
+	return NULL;
+}
+
+/* Every part on it is sent again another way, if there is one. */
+static void stream_detour(struct stream *s)
+{
+	struct client *c = s->peer->client;
+	struct list parts = LIST_INIT(parts), *l;
+
+	s->stuck = true;
+	log_info("client", "a node does not answer: its requests go through another one", "node=%u stream=%u",
+		 s->peer->node, s->index);
+	list_splice_back(&parts, &s->sent);
+	list_splice_back(&parts, &s->waiting);
+	while ((l = list_pop_front(&parts))) {
+		struct part *p = list_entry(l, struct part, link);
+
+		c->stats.retries++;
+		part_make_ready(p);
+	}
+	forward_lost(c, s);
+}
+
+bool route_tick(struct client *c, uint64_t now)
+{
+	bool owed = false;
+	struct peer *p;
+
+	list_for_each(p, &c->peers, link) for (unsigned i = 0; i < p->shards; i++)
+	{
+		struct stream *s = &p->streams[i];
+
+		if (!s->owes_us)
+			continue;
+		if (list_empty(&s->sent) && list_empty(&s->waiting)) {
+			if (s->conn && !s->stuck)
+				s->owes_us = 0;
+			continue;
+		}
+		owed = true;
+		if (!s->stuck && now - s->owes_us >= CLIENT_STUCK_US)
+			stream_detour(s);
+	}
+	return owed;
+}
+
 /* Fills in the object's route by the map; false when there is no primary to go to now. */
 static bool route_resolve(struct client *c, struct vobject *o)
 {
@@ -367,9 +474,16 @@ void route_part(struct part *p)
 		return;
 	}
 	s = o->stream;
+	p->forward = false;
 	if (!s) {
 		route_local(p);
 		return;
+	}
+	if (s->stuck) {
+		struct stream *other = detour(c, o);
+
+		p->forward = other != NULL;
+		s = other ? other : s;
 	}
 	c->stats.remote++;
 	if (!s->link) {
@@ -383,6 +497,7 @@ void route_part(struct part *p)
 	p->stage = PART_LINK;
 	p->stream = s;
 	list_push_back(&s->waiting, &p->link);
+	route_stream_owes(s);
 }
 
 void route_object_changed(struct vobject *o)

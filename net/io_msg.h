@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Client I/O on one object: OP_IO and OP_IO_REPLY. Frozen by tests/golden.
+/* Client I/O on one object: OP_IO and OP_IO_REPLY. Frozen by tests/golden. OP_IO_FORWARD has the body of
+ * OP_IO and is answered likewise: for a client that cannot reach the primary, by another member's node.
  *
  * OP_IO body, little-endian:
  *    0 u8  kind (enum io_kind)      1 u8 flags      2 u16 0

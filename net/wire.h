@@ -64,6 +64,7 @@ enum wire_op {
 	OP_REPAIR_DATA = 41,
 	OP_STALE = 42,
 	OP_DAMAGED = 43,
+	OP_IO_FORWARD = 45, /* OP_IO to a node that is not the primary: it goes on, one hop */
 };
 
 struct wire_header {

@@ -197,7 +197,7 @@ static void on_frame(struct conn *c, const struct frame *f)
 	struct shard_io *io;
 	int rc;
 
-	if (f->opcode != OP_IO) {
+	if (f->opcode != OP_IO && f->opcode != OP_IO_FORWARD) {
 		conn_close(c, -ERR_PROTOCOL);
 		return;
 	}
@@ -223,7 +223,9 @@ static void on_frame(struct conn *c, const struct frame *f)
 	io->reply.fp_count = io->reply.extent_count = 0;
 	io->wait.resume = client_io_done;
 	cc->ios++;
-	rc = shard_local_io(s, &io->exec, &io->wait);
+	/* A client that cannot reach the primary: one hop, never two. */
+	rc = f->opcode == OP_IO_FORWARD ? client_forward(s->client, &io->exec, &io->wait)
+					: shard_local_io(s, &io->exec, &io->wait);
 	if (rc != PENDING)
 		client_io_done(&io->wait, rc);
 }
