@@ -3,6 +3,7 @@
  * hook, and what people see. Decides *that* a tenure begins or a replica is made or purged; how is
  * elsewhere. */
 #include "cluster/replica_impl.h"
+#include "store/store_device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -314,6 +315,20 @@ static bool is_orphan(const struct object *o)
 	return o->listed && o->me >= 0 && o->config.member[o->me].in && !o->primary && o->in.state == IN_NONE;
 }
 
+/* A replica that lost blocks leaves I only to others that are there: with what it has left it serves better
+ * than one that cannot be reached. */
+static bool others_serve(const struct object *o)
+{
+	const struct primary *p = o->primary;
+
+	if (!p)
+		return o->in.state == IN_JOINED && o->config.primary != o->me;
+	for (unsigned i = 0; i < p->member_count; i++)
+		if (p->member[i].in && p->member[i].want && p->member[i].state == MEMBER_JOINED)
+			return p->state == PRIMARY_SERVE;
+	return false;
+}
+
 /* One look at a busy object; false when there is nothing left to wait for. */
 static bool object_tick(struct object *o, uint64_t now)
 {
@@ -335,7 +350,7 @@ static bool object_tick(struct object *o, uint64_t now)
 	/* A replica that cannot do its part says so itself (resign). */
 	if (o->listed && o->me >= 0 && o->config.member[o->me].in && map_in_count(&o->config) > 1 &&
 	    (o->resigning || (o->group && o->group->failed) ||
-	     (o->store && store_is_damaged(o->store)))) {
+	     (o->store && (store_is_damaged(o->store) || (store_lost(o->store) && others_serve(o)))))) {
 		busy = true;
 		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
 			o->proposed_us = now;
@@ -344,6 +359,7 @@ static bool object_tick(struct object *o, uint64_t now)
 	}
 	if (o->me < 0 || !o->listed)
 		purge(o);
+	busy |= o->store && o->listed && o->me >= 0 && o->config.member[o->me].in && store_lost(o->store);
 	return busy || is_orphan(o) || o->creating || o->dirty || !list_empty(&o->in.waiting);
 }
 
@@ -357,6 +373,14 @@ void governor_now(struct replicator *r)
 static void copy_next(struct timer *t)
 {
 	fills_run(container_of(t, struct replicator, copy_timer));
+}
+
+/* Blocks of replicas here were found to be lost: each looks whether it should resign. */
+static void group_look(struct group *g)
+{
+	struct object *o;
+
+	list_for_each(o, &g->r->objects, link) if (o->group == g) object_busy(o);
 }
 
 static void tick(struct timer *t)
@@ -376,6 +400,9 @@ static void tick(struct timer *t)
 		g->destage_rate = st.destage_blocks_per_s;
 		if (st.failed && !g->failed)
 			group_fail(g, st.failed);
+		if (st.losses != g->losses)
+			group_look(g);
+		g->losses = st.losses;
 	}
 	moves_tick(r, now);
 	list_splice_back(&work, &r->busy);

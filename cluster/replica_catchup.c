@@ -300,7 +300,14 @@ static void differ(struct copy *c)
 	c->version = a->version;
 	c->zero = a->zero & ~b->zero;
 	c->hole = a->hole & ~b->hole;
-	c->damaged = a->damaged;
+	/* What is lost here and is there, by its fingerprint, stays: it may be the last good copy. */
+	c->damaged = 0;
+	for (uint64_t m = a->damaged; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+
+		if (!(b->data >> i & 1) || !a->fp64[i] || a->fp64[i] != b->fp64[i])
+			c->damaged |= 1ull << i;
+	}
 	c->data = data;
 }
 

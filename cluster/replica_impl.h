@@ -46,6 +46,7 @@ struct group { /* a disk group of this node */
 	uint64_t window; /* granted to this shard's own primaries and not spent */
 	uint16_t fill;
 	uint32_t destage_rate;
+	uint64_t losses;        /* store_stats.losses as acted upon */
 	struct list space_link; /* store_wait_space */
 	struct wait space_wait;
 	bool space_waiting;
@@ -117,7 +118,7 @@ struct inbound { /* this replica as a member of somebody's tenure */
 	uint64_t next_seq; /* 0: any (the first record after a syncing JOIN) */
 	struct version durable, commit;
 	uint32_t copies;
-	uint64_t bytes;
+	uint64_t bytes, lost; /* lost: syncing, store_lost as of the JOIN; its COMPLETE makes it good */
 	struct list ack_link;
 	struct list waiting; /* struct arrival: no log space yet */
 };

@@ -3,6 +3,7 @@
  * in order, and says what is durable. It never compares, never waits for others and never answers
  * clients. */
 #include "cluster/replica_impl.h"
+#include "store/store_device.h"
 
 #include <stdlib.h>
 
@@ -225,6 +226,10 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		nak(s, &m->key, NAK_FAILED);
 		return;
 	}
+	if (m->syncing && !store_loss_known(o->group->store)) {
+		nak(s, &m->key, NAK_NO_REPLICA); /* what to compare is not known yet */
+		return;
+	}
 	if ((o->seen > m->key.tenure && rule(RULE_STALE)) ||
 	    (o->primary && o->primary->tenure >= m->key.tenure)) {
 		uint8_t body[32];
@@ -262,6 +267,7 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	o->in.current = !m->syncing;
 	o->in.commit = (struct version){0};
 	o->in.copies = 0;
+	o->in.lost = store_lost(o->store);
 	o->in.bytes = 0;
 	j = xcalloc(1, sizeof(*j));
 	j->object = o;
@@ -314,6 +320,8 @@ static void arrival_resume(struct wait *w, int rc)
 		if (a->record.kind == RECORD_COMPLETE && a->skips == in->skips) {
 			in->current = true;
 			o->no_space = false;
+			if (in->syncing && in->lost)
+				store_refilled(o->store, in->lost);
 		}
 		if (a->record.kind != RECORD_COPY)
 			in->durable = a->record.version.seq > in->durable.seq ? a->record.version

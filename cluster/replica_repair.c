@@ -42,6 +42,10 @@ static int repair_ask(struct io_op *op, uint32_t first, uint32_t n)
 					    .blocks = n,
 					    .commit = p->commit};
 
+		/* One that is being filled may have it, and is asked once it is in; until then it is
+		 * not lost. */
+		if (!m->want && m->fill)
+			absent = true;
 		if ((!m->want && rule(RULE_REPAIR)) || op->repair_refused >> (m->node % 64) & 1)
 			continue;
 		if (m->state != MEMBER_JOINED) {
@@ -58,7 +62,7 @@ static int repair_ask(struct io_op *op, uint32_t first, uint32_t n)
 		/* parked, so that the tick notices an answer that never comes */
 		return op_park(op, "the block from another replica");
 	}
-	if (absent) /* it joins, or is dropped (S1) */
+	if (absent) /* it joins, or is dropped (S1), or is promoted */
 		return op_park(op, "another replica to join, for a repair");
 	return -ERR_DAMAGED;
 }

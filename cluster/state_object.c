@@ -239,10 +239,12 @@ static struct map_member *member_room(struct state *s, struct map_object *o)
 }
 
 /* The group's replicas of the object are lost with its old incarnation: each becomes an out replica
- * of the new one. Only the last member of I stays as it is, listed under the old incarnation, so
+ * of the new one. It keeps its replica generation if the group kept its pages (L5: they have their
+ * versions, so it returns by comparison); the new incarnation makes it another replica all the same.
+ * Only the last member of I stays as it is, listed under the old incarnation, so
  * that everyone sees that acknowledged writes may be missing. */
-static void regroup_object(struct state *s, const struct map_group *g, bool keeps_pages,
-			   struct map_object *o)
+static void regroup_object(struct state *s, const struct map_group *g, struct map_object *o,
+			   uint32_t old_incarnation, bool keeps_pages)
 {
 	struct map_member fresh = {
 		.group = g->id, .group_incarnation = g->incarnation, .gen = o->epoch + 1};
@@ -254,6 +256,8 @@ static void regroup_object(struct state *s, const struct map_group *g, bool keep
 
 		if (mb->group != g->id || mb->group_incarnation == g->incarnation)
 			continue;
+		if (keeps_pages && mb->group_incarnation == old_incarnation)
+			fresh.gen = mb->gen;
 		if (mb->in && map_in_count(o) == 1) {
 			lost = true;
 		} else if (placed < 0) {
@@ -330,7 +334,8 @@ int state_regroup(struct state *s, const struct command *c, struct command_resul
 
 		for (uint32_t i = 0; i < v->objects; i++)
 			if (has_group(&v->object[i], g))
-				regroup_object(s, g, c->regroup.keeps_pages, &v->object[i]);
+				regroup_object(s, g, &v->object[i], c->regroup.old_incarnation,
+					       c->regroup.keeps_pages);
 	}
 	state_event_add(s, 1, "REGROUP", "disk group %u of node %u starts %s as incarnation %u",
 			g->id, g->node,

@@ -48,6 +48,7 @@ static const struct route routes[] = {
 	{"POST", "/v1/diskgroups/*/flush", RIGHT_ADMIN, false, admin_flush_group},
 	{"POST", "/v1/diskgroups/*/verify", RIGHT_ADMIN, false, admin_verify_group},
 	{"POST", "/v1/diskgroups/*/scrub", RIGHT_ADMIN, true, admin_scrub_group},
+	{"POST", "/v1/diskgroups/*/replace", RIGHT_ADMIN, false, admin_replace_device},
 	{"POST", "/v1/volumes", RIGHT_ADMIN, false, admin_create_volume},
 	{"PATCH", "/v1/volumes/*", RIGHT_ADMIN, false, admin_patch_volume},
 	{"POST", "/v1/volumes/*/resize", RIGHT_ADMIN, false, admin_resize_volume},

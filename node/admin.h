@@ -14,6 +14,7 @@
 #include "net/tls.h"
 #include "node/birth.h"
 #include "node/diskgroup.h"
+#include "node/slow.h"
 #include "store/space.h"
 
 struct admin;
@@ -52,9 +53,26 @@ struct admin_group {
 	bool open;
 	int failed;	/* 0, or the code it failed with or could not be opened with */
 	char why[224];	/* a sentence when failed or not open */
+	bool busy;	/* a device is being replaced, or it is being opened */
+	int lost;	/* -ERR_LOG_LOST, -ERR_MAP_LOST: closed, because it may not begin anew yet */
 	const struct diskgroup_set *set; /* devices; valid for this turn */
 	struct store_stats stats;	 /* when open */
 	struct store *store;		 /* when open; its numbers, in this turn */
+	struct store_device device[GROUP_DEVICES_MAX]; /* when open */
+	struct slow_times times[GROUP_DEVICES_MAX][DEVICE_OP_KINDS];
+	unsigned device_count;
+};
+
+/* A device takes the place of another. The caller fills it in; it stays until the resume. */
+struct admin_replace {
+	uint16_t group;
+	const char *old, *path; /* old: path or uuid of a member */
+	bool wipe, accept_loss; /* accept_loss: though the group has the only in-sync copy of something */
+	char actor[64];
+	char why[256];          /* out: what was refused and what to do */
+	enum device_role role;  /* out */
+	uint64_t lost_bytes;    /* out: what stood on the old one and must be fetched again, if known */
+	void *impl;
 };
 
 /* What admin asks of the process around it. */
@@ -72,6 +90,7 @@ struct admin_node_ops {
 	/* store_flush and store_verify of an open group of this node; -ERR_UNAVAILABLE: it is not open. */
 	int (*group_flush)(void *node, uint16_t group, struct wait *w);
 	int (*group_verify)(void *node, uint16_t group, struct store_verify *out, struct wait *w);
+	int (*group_replace)(void *node, struct admin_replace *r, struct wait *w);
 };
 
 struct admin_config {

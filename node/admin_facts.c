@@ -320,6 +320,8 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->known = true;
 	out->open = json_bool(f, "open", false);
 	out->failed = json_str(f, "failed") && !json_bool(f, "missing", false) ? -ERR_DEVICE : 0;
+	out->log_lost = json_str(f, "lost") && !strcmp(json_str(f, "lost"), "LOG_LOST");
+	out->lost_bytes = json_u64(stats, "lost_live_bytes", 0);
 	out->used_bytes = json_u64(stats, "data_used_bytes", 0) + json_u64(stats, "log_unreduced_bytes", 0) +
 			  json_u64(stats, "granted_bytes", 0);
 	/* Not all of the segments: writes get ENOSPC where the reserve begins. */
@@ -417,12 +419,52 @@ static void health_link_facts(const struct admin *a, struct health_input *in, st
 	in->links = out;
 }
 
+static void health_device_facts(const struct json *j, uint16_t group, struct health_device *out)
+{
+	static const char *const ops[HEALTH_DEVICE_OPS] = {"read", "write", "flush"};
+	const char *state = json_str(j, "state"), *role = json_str(j, "role"), *path = json_str(j, "path");
+	const struct json *times = json_get(j, "last_minute");
+
+	if (!path)
+		path = json_str(j, "uuid");
+	*out = (struct health_device){.group = group, .cache = role && !strcmp(role, "cache")};
+	out->state = state && !strcmp(state, "failed")	  ? HEALTH_DEVICE_FAILED
+		     : state && !strcmp(state, "missing") ? HEALTH_DEVICE_MISSING
+							  : HEALTH_DEVICE_OK;
+	snprintf(out->path, sizeof(out->path), "%s", path ? path : "?");
+	for (unsigned i = 0; i < HEALTH_DEVICE_OPS; i++) {
+		const struct json *t = json_get(times, ops[i]);
+
+		out->count[i] = json_u64(t, "count", 0);
+		out->mean_us[i] = json_u64(t, "mean_us", 0);
+		out->p99_us[i] = json_u64(t, "p99_us", 0);
+	}
+}
+
+/* Devices of the groups whose nodes answer. Freed by the caller. */
+static struct health_device *health_devices(const struct admin *a, const struct health_group *groups,
+					    unsigned group_count, unsigned *count)
+{
+	struct health_device *list = xcalloc(group_count * GROUP_DEVICES_MAX + 1, sizeof(*list));
+
+	*count = 0;
+	for (unsigned i = 0; i < group_count; i++) {
+		const struct map_group *g = map_group(admin_map(a), groups[i].id);
+		const struct json *devices = json_get(facts_group(a, g), "devices");
+
+		for (size_t k = 0; groups[i].known && k < json_len(devices) && k < GROUP_DEVICES_MAX; k++)
+			health_device_facts(json_at(devices, k), groups[i].id, &list[(*count)++]);
+	}
+	return list;
+}
+
 struct facts_input {
 	struct health_input in;
 	struct health_node *nodes;
 	struct health_group *groups;
 	struct health_rebuild rebuild;
 	struct health_link *links;
+	struct health_device *devices;
 };
 
 struct health_input *facts_input(struct admin *a)
@@ -446,6 +488,7 @@ struct health_input *facts_input(struct admin *a)
 		health_group_facts(a, container_of(h, struct map_group, by_id),
 				   &fi->groups[in->group_count++]);
 	health_link_facts(a, in, fi->links);
+	in->devices = fi->devices = health_devices(a, fi->groups, in->group_count, &in->device_count);
 	a->ops->status(a->cluster, &st);
 	in->leader_known = st.leader != 0;
 	in->voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in->voters));
@@ -465,6 +508,7 @@ void facts_input_free(struct health_input *in)
 	free(fi->nodes);
 	free(fi->groups);
 	free(fi->links);
+	free(fi->devices);
 	free(fi);
 }
 

@@ -200,11 +200,7 @@ static bool take_open_group(struct add_op *op)
 		if (!named || named != have->device_count ||
 		    named != op->spec.capacity_count + (op->spec.cache ? 1 : 0))
 			continue;
-		op->set = *have;
-		for (unsigned d = 0; d < have->device_count; d++)
-			op->set.devices[d] = xstrdup(have->devices[d]);
-		op->set.metadata_dir = have->metadata_dir ? xstrdup(have->metadata_dir) : NULL;
-		op->set.lost = NULL;
+		diskgroup_set_copy(&op->set, have);
 		return true;
 	}
 	return false;

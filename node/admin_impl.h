@@ -210,6 +210,7 @@ void admin_scrub_tick(struct admin *a);
 struct json *scrub_to_json(struct store *s);
 /* The group that the request names; NULL: answered. */
 const struct map_group *admin_find_group(struct areq *q); /* admin_nodes.c */
+void admin_replace_device(struct areq *q); /* admin_replace.c */
 
 /* Local facts as JSON; resumes with 0 and *out set (owned by the caller). */
 int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;

@@ -61,6 +61,8 @@ static const struct field store_fields[] = {
 	F(store_stats, dead_bytes),
 	F(store_stats, free_bytes),
 	F(store_stats, reserve_bytes),
+	F(store_stats, lost_bytes),
+	F(store_stats, lost_live_bytes),
 	F(store_stats, layout_bytes),
 	F(store_stats, zero_bytes),
 	F(store_stats, dedup_saved_bytes),
@@ -197,17 +199,74 @@ static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct rep
 	c->slots[shard].ran = true;
 }
 
-static struct json *devices_to_json(const struct diskgroup_set *set)
+static struct json *times_to_json(const struct slow_times *t)
 {
+	struct json *j = json_object_new();
+
+	json_put_u64(j, "count", t->count);
+	json_put_u64(j, "mean_us", t->mean_us);
+	json_put_u64(j, "p99_us", t->p99_us);
+	return j;
+}
+
+static struct json *device_to_json(const struct uuid *u, enum device_role role, const char *path,
+				   const char *state)
+{
+	struct json *j = json_object_new();
+	char uuid[UUID_TEXT];
+
+	uuid_format(u, uuid);
+	json_put_str(j, "path", path && path[0] ? path : NULL);
+	json_put_str(j, "role", role == DEVICE_CACHE ? "cache" : "capacity");
+	json_put_str(j, "uuid", uuid);
+	json_put_str(j, "state", state);
+	return j;
+}
+
+/* Of an open device: what it is, how it is, and how fast it was in the last minute. */
+static struct json *open_device_to_json(const struct store_device *d, const struct slow_times *t)
+{
+	static const char *const ops[DEVICE_OP_KINDS] = {"read", "write", "flush"};
+	struct json *j = device_to_json(&d->uuid, d->role, d->path,
+					!d->failed			? "ok"
+					: d->failed == -ERR_NOT_FOUND	? "missing"
+									: "failed");
+	struct json *errors = json_object_new(), *times = json_object_new();
+
+	json_put_u64(j, "index", d->index);
+	json_put_u64(j, "size_bytes", d->size_bytes);
+	json_put_str(j, "error", d->failed ? err_name(d->failed) : NULL);
+	for (unsigned i = 0; i < DEVICE_OP_KINDS; i++) {
+		json_put_u64(errors, ops[i], d->errors[i]);
+		json_put(times, ops[i], times_to_json(&t[i]));
+	}
+	json_put(j, "errors", errors);
+	json_put(j, "last_minute", times);
+	return j;
+}
+
+/* Of an open group the devices as the store has them, with where missing ones were; else as they were
+ * found. */
+static struct json *devices_to_json(const struct admin_group *g)
+{
+	const struct diskgroup_set *set = g->set;
 	struct json *list = json_array_new();
 
-	for (unsigned i = 0; set && i < set->device_count; i++) {
-		struct json *d = json_object_new();
+	for (unsigned i = 0; i < g->device_count; i++) {
+		struct json *j = open_device_to_json(&g->device[i], g->times[i]);
 
-		json_put_str(d, "path", set->devices[i]);
-		json_put_str(d, "role", set->role[i] == DEVICE_CACHE ? "cache" : "capacity");
-		json_add(list, d);
+		for (unsigned k = 0; set && k < set->missing_count; k++)
+			if (uuid_equal(&set->missing[k].uuid, &g->device[i].uuid) && set->missing[k].path &&
+			    !g->device[i].path[0])
+				json_put_str(j, "path", set->missing[k].path);
+		json_add(list, j);
 	}
+	for (unsigned i = 0; set && !g->device_count && i < set->device_count; i++)
+		json_add(list, device_to_json(&set->device[i], set->role[i], set->devices[i], "closed"));
+	for (unsigned i = 0; set && !g->device_count && i < set->missing_count; i++)
+		json_add(list, device_to_json(&set->missing[i].uuid, set->missing[i].role,
+					      set->missing[i].path,
+					      set->missing[i].failed ? "failed" : "missing"));
 	return list;
 }
 
@@ -226,7 +285,9 @@ static struct json *group_to_json(const struct admin_group *g)
 		      failed == -ENOENT || failed == -ENODATA || failed == -ENXIO ||
 			      failed == -ERR_NOT_FOUND);
 	json_put_str(j, "why", g->why[0] ? g->why : failed ? err_text(failed) : NULL);
-	json_put(j, "devices", devices_to_json(g->set));
+	json_put_bool(j, "busy", g->busy);
+	json_put_str(j, "lost", g->lost ? err_name(g->lost) : NULL);
+	json_put(j, "devices", devices_to_json(g));
 	json_put_str(j, "metadata_dir", g->set ? g->set->metadata_dir : NULL);
 	if (!g->open)
 		return j;

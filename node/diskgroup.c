@@ -24,9 +24,36 @@ void diskgroup_set_free(struct diskgroup_set *s)
 {
 	for (unsigned i = 0; i < s->device_count; i++)
 		free(s->devices[i]);
+	for (unsigned i = 0; i < s->missing_count; i++)
+		free(s->missing[i].path);
 	free(s->metadata_dir);
 	free(s->lost);
 	memset(s, 0, sizeof(*s));
+}
+
+static char *copy_text(const char *s)
+{
+	return s ? xstrdup(s) : NULL;
+}
+
+void diskgroup_set_copy(struct diskgroup_set *to, const struct diskgroup_set *from)
+{
+	*to = *from;
+	for (unsigned i = 0; i < from->device_count; i++)
+		to->devices[i] = xstrdup(from->devices[i]);
+	for (unsigned i = 0; i < from->missing_count; i++)
+		to->missing[i].path = copy_text(from->missing[i].path);
+	to->metadata_dir = copy_text(from->metadata_dir);
+	to->lost = copy_text(from->lost);
+}
+
+bool diskgroup_absent(const struct diskgroup_set *s)
+{
+	bool absent = false;
+
+	for (unsigned i = 0; i < s->missing_count; i++)
+		absent |= !s->missing[i].failed;
+	return absent;
 }
 
 void diskgroup_found_free(struct diskgroup_found *f)
@@ -127,17 +154,30 @@ static struct json *hints_read(const char *state_dir)
 	return j;
 }
 
+static void learn_uuids(struct diskgroup_set *s);
+
 static struct json *set_to_json(const struct diskgroup_set *s)
 {
-	struct json *j = json_object_new(), *list = json_array_new();
+	struct json *j = json_object_new(), *list = json_array_new(), *uuids = json_array_new();
 	char uuid[UUID_TEXT];
 
 	uuid_format(&s->uuid, uuid);
 	json_put_str(j, "uuid", uuid);
 	json_put_str(j, "metadata_dir", s->metadata_dir);
-	for (unsigned i = 0; i < s->device_count; i++)
+	for (unsigned i = 0; i < s->device_count; i++) {
+		uuid_format(&s->device[i], uuid);
 		json_add_str(list, s->devices[i]);
+		json_add_str(uuids, uuid);
+	}
+	for (unsigned i = 0; i < s->missing_count; i++) {
+		if (!s->missing[i].path)
+			continue;
+		uuid_format(&s->missing[i].uuid, uuid);
+		json_add_str(list, s->missing[i].path);
+		json_add_str(uuids, uuid);
+	}
 	json_put(j, "devices", list);
+	json_put(j, "uuids", uuids);
 	return j;
 }
 
@@ -166,6 +206,15 @@ static int hints_save(const char *state_dir, const struct diskgroup_set *s)
 	json_free(j);
 	json_free(old);
 	return rc;
+}
+
+static void learn_uuids(struct diskgroup_set *s)
+{
+	struct store_probe p;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		if (store_probe(s->devices[i], &p) == 0)
+			s->device[i] = p.device;
 }
 
 /* ---- Format ------------------------------------------------------------------------------------
@@ -451,6 +500,7 @@ int diskgroup_format(const struct config *c, const struct identity *id,
 	if (finals == 0)
 		rc = format_pending(c, id, s, out, why);
 	out->pending = finals < out->device_count;
+	learn_uuids(out);
 	if (rc == 0)
 		rc = hints_save(c->state_dir, out);
 	if (rc < 0) {
@@ -473,14 +523,40 @@ int diskgroup_finalize(const char *state_dir, struct diskgroup_set *set, uint16_
 	}
 	set->number = number;
 	set->pending = false;
+	learn_uuids(set);
 	return hints_save(state_dir, set);
 }
 
 /* ---- Find --------------------------------------------------------------------------------------
  */
 
-/* A block device of this host whose superblock belongs to `group` and is not in the set yet. */
-static void scan_for(struct diskgroup_set *set, const struct identity *id)
+static int set_index(const struct diskgroup_set *set, const struct uuid *device)
+{
+	for (unsigned i = 0; i < set->device_count; i++)
+		if (uuid_equal(&set->device[i], device))
+			return (int)i;
+	return -1;
+}
+
+static void set_take(struct diskgroup_set *set, const char *path, const struct store_probe *p)
+{
+	set->probed = true;
+	set->pending |= p->pending;
+	set->number = p->group_number ? p->group_number : set->number;
+	set->incarnation = MAX(set->incarnation, p->group_incarnation);
+	set->role[set->device_count] = p->role;
+	set->device[set->device_count] = p->device;
+	set->devices[set->device_count++] = xstrdup(path);
+}
+
+static bool is_ours(const struct store_probe *p, const struct identity *id, const struct diskgroup_set *set)
+{
+	return uuid_equal(&p->cluster, &id->cluster) && uuid_equal(&p->node, &id->node) &&
+	       uuid_equal(&p->group, &set->uuid);
+}
+
+/* Block devices of this host whose superblocks belong to the group and are not in the set yet. */
+static void scan_for(struct diskgroup_set *set, const struct identity *id, struct store_probe *best)
 {
 	DIR *d = opendir("/sys/class/block");
 	struct dirent *e;
@@ -488,86 +564,138 @@ static void scan_for(struct diskgroup_set *set, const struct identity *id)
 	while (d && (e = readdir(d)) && set->device_count < GROUP_DEVICES_MAX) {
 		struct store_probe p;
 		char path[300];
-		bool have = false;
 
 		if (e->d_name[0] == '.' || !strncmp(e->d_name, "loop", 4) ||
 		    !strncmp(e->d_name, "ram", 3))
 			continue;
 		snprintf(path, sizeof(path), "/dev/%s", e->d_name);
-		if (store_probe(path, &p) < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
-		    !uuid_equal(&p.node, &id->node) || !uuid_equal(&p.group, &set->uuid))
-			continue;
-		for (unsigned i = 0; i < set->device_count; i++) {
-			struct store_probe q;
-
-			have |= store_probe(set->devices[i], &q) == 0 &&
-				uuid_equal(&q.device, &p.device);
-		}
-		if (have)
+		if (store_probe(path, &p) < 0 || !is_ours(&p, id, set) || set_index(set, &p.device) >= 0)
 			continue;
 		log_info("diskgroup", "device found under another name", "group=%u path=\"%s\"",
 			 p.group_number, path);
-		set->role[set->device_count] = p.role;
-		set->devices[set->device_count++] = xstrdup(path);
+		set_take(set, path, &p);
+		if (p.sequence > best->sequence)
+			*best = p;
 	}
 	if (d)
 		closedir(d);
 }
 
-/* A device of the hint that does not count: why, in words that lead to a remedy. */
-static void note_lost(struct diskgroup_set *set, const char *path, int rc)
+static void why_lost(int rc, char out[96])
 {
 	const char *why = "its superblock is of another cluster, node or disk group";
-	char text[96];
 
-	if (rc == -ENOENT) {
+	if (rc == -ENOENT)
 		why = "there is no such device";
-	} else if (rc == -ENODATA) {
+	else if (rc == -ENODATA)
 		why = "it carries no superblock: wiped, or another disk under this name";
-	} else if (rc == -ERR_CORRUPT || rc == -EINVAL) {
+	else if (rc == -ERR_CORRUPT || rc == -EINVAL)
 		why = "both its superblocks are damaged, or it was truncated";
-	} else if (rc < 0) {
-		snprintf(text, sizeof(text), "it cannot be read: %.60s", err_text(rc));
-		why = text;
+	if (rc < 0 && rc != -ENOENT && rc != -ENODATA && rc != -ERR_CORRUPT && rc != -EINVAL)
+		snprintf(out, 96, "it cannot be read: %.60s", err_text(rc));
+	else
+		snprintf(out, 96, "%s", why);
+}
+
+/* A member that the newest superblock names and that is not in the set: where it was, and why, in words that
+ * lead to a remedy. */
+static void note_missing(struct diskgroup_set *set, const struct json *hint, const struct store_member *m)
+{
+	const struct json *paths = json_get(hint, "devices"), *uuids = json_get(hint, "uuids");
+	struct diskgroup_missing *x = &set->missing[set->missing_count++];
+	const char *path = NULL;
+	char text[UUID_TEXT], why[96] = "it failed earlier";
+	struct store_probe p;
+
+	*x = (struct diskgroup_missing){.uuid = m->device, .role = m->role, .failed = m->failed};
+	uuid_format(&m->device, text);
+	for (size_t i = 0; i < json_len(uuids) && i < json_len(paths) && !path; i++) {
+		const char *uuid = json_as_str(json_at(uuids, i));
+
+		if (uuid && !strcmp(uuid, text))
+			path = json_as_str(json_at(paths, i));
 	}
-	if (!set->lost) {
-		set->lost = xstrdup(path);
+	x->path = copy_text(path);
+	if (!m->failed)
+		why_lost(path ? store_probe(path, &p) : -ENOENT, why);
+	if (!set->lost || (!m->failed && set->missing_count > 1 && set->missing[0].failed)) {
+		free(set->lost);
+		set->lost = xstrdup(path ? path : text);
 		snprintf(set->why_lost, sizeof(set->why_lost), "%s", why);
 	}
 	log_error("diskgroup", "a device of a disk group is missing or no longer ours",
-		  "path=\"%s\" reason=\"%s\"", path, why);
+		  "uuid=%s path=\"%s\" reason=\"%s\"", text, path ? path : "?", why);
 }
 
-/* Takes the devices whose superblocks agree with the hint. */
+/* A device that another has taken the place of still carries the group's name. */
+static void drop_replaced(struct diskgroup_set *set, const struct store_probe *best)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < set->device_count; i++) {
+		bool is = false;
+
+		for (unsigned k = 0; k < GROUP_DEVICES_MAX; k++)
+			is |= best->member[k].role && uuid_equal(&best->member[k].device, &set->device[i]);
+		if (!is) {
+			log_warn("diskgroup", "a device that was replaced is left alone", "path=\"%s\"",
+				 set->devices[i]);
+			free(set->devices[i]);
+			continue;
+		}
+		set->devices[n] = set->devices[i];
+		set->device[n] = set->device[i];
+		set->role[n++] = set->role[i];
+	}
+	set->device_count = n;
+}
+
+/* Takes the devices whose superblocks agree with the hint, and names those that should be there too. */
 static void probe_hint(const struct json *hint, const struct identity *id, struct diskgroup_set *set)
 {
 	const struct json *list = json_get(hint, "devices");
-	unsigned expected = (unsigned)json_len(list);
-	int lost[GROUP_DEVICES_MAX] = {0};
-	bool is_lost[GROUP_DEVICES_MAX] = {false};
+	struct store_probe best = {0};
+	unsigned members = 0;
 
-	for (size_t i = 0; i < json_len(list) && i < GROUP_DEVICES_MAX; i++) {
+	for (size_t i = 0; i < json_len(list) && set->device_count < GROUP_DEVICES_MAX; i++) {
 		const char *path = json_as_str(json_at(list, i));
 		struct store_probe p;
 
-		lost[i] = path ? store_probe(path, &p) : -EINVAL;
-		if (lost[i] < 0 || !uuid_equal(&p.cluster, &id->cluster) ||
-		    !uuid_equal(&p.node, &id->node) || !uuid_equal(&p.group, &set->uuid)) {
-			is_lost[i] = path != NULL;
+		if (!path || store_probe(path, &p) < 0 || !is_ours(&p, id, set) ||
+		    set_index(set, &p.device) >= 0)
 			continue;
-		}
-		set->probed = true;
-		set->pending |= p.pending;
-		set->number = p.group_number ? p.group_number : set->number;
-		set->incarnation = MAX(set->incarnation, p.group_incarnation);
-		set->role[set->device_count] = p.role;
-		set->devices[set->device_count++] = xstrdup(path);
+		set_take(set, path, &p);
+		if (p.sequence > best.sequence)
+			best = p;
 	}
-	if (set->device_count < expected)
-		scan_for(set, id);
-	for (size_t i = 0; set->device_count < expected && i < GROUP_DEVICES_MAX; i++)
-		if (is_lost[i])
-			note_lost(set, json_as_str(json_at(list, i)), lost[i]);
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
+		members += best.member[i].role != 0;
+	if (set->device_count < MAX(members, (unsigned)json_len(list)))
+		scan_for(set, id, &best);
+	drop_replaced(set, &best);
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
+		if (best.member[i].role &&
+		    (best.member[i].failed || set_index(set, &best.member[i].device) < 0))
+			note_missing(set, hint, &best.member[i]);
+	if (!set->device_count) {
+		set->lost = xstrdup(json_len(list) ? json_as_str(json_at(list, 0)) : "?");
+		snprintf(set->why_lost, sizeof(set->why_lost), "none of its devices can be read");
+	}
+}
+
+void diskgroup_look_again(const char *state_dir, const struct identity *id, struct diskgroup_set *s)
+{
+	struct diskgroup_found *found = xcalloc(1, sizeof(*found));
+
+	if (diskgroup_find(state_dir, id, found) == 0)
+		for (unsigned i = 0; i < found->count; i++)
+			if (uuid_equal(&found->set[i].uuid, &s->uuid)) {
+				diskgroup_set_free(s);
+				diskgroup_set_copy(s, &found->set[i]);
+				break;
+			}
+	diskgroup_found_free(found);
+	free(found);
 }
 
 int diskgroup_find(const char *state_dir, const struct identity *id, struct diskgroup_found *out)
@@ -589,4 +717,76 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 	}
 	json_free(j);
 	return 0;
+}
+
+/* ---- Replace ---------------------------------------------------------------------------------- */
+
+int diskgroup_member(const struct diskgroup_set *s, const char *text, struct uuid *uuid,
+		     enum device_role *role, const char **path)
+{
+	bool is_uuid = uuid_parse(text, uuid) == 0;
+	struct stat a, b;
+
+	*path = NULL;
+	for (unsigned i = 0; i < s->missing_count; i++) {
+		const struct diskgroup_missing *m = &s->missing[i];
+
+		if (is_uuid ? !uuid_equal(&m->uuid, uuid) : !m->path || strcmp(m->path, text))
+			continue;
+		*uuid = m->uuid;
+		*role = m->role;
+		return 0;
+	}
+	for (unsigned i = 0; i < s->device_count; i++) {
+		bool same = !strcmp(s->devices[i], text);
+
+		if (!is_uuid && !same && stat(text, &a) == 0 && stat(s->devices[i], &b) == 0)
+			same = S_ISBLK(a.st_mode) ? S_ISBLK(b.st_mode) && a.st_rdev == b.st_rdev
+						  : a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+		if (is_uuid ? !uuid_equal(&s->device[i], uuid) : !same)
+			continue;
+		*uuid = s->device[i];
+		*role = s->role[i];
+		*path = s->devices[i];
+		return 0;
+	}
+	return -ERR_NOT_FOUND;
+}
+
+int diskgroup_check_new(const char *path, char why[256])
+{
+	return check_device(path, why);
+}
+
+int diskgroup_replaced(const char *state_dir, struct diskgroup_set *s, const struct uuid *old,
+		       const char *path)
+{
+	struct store_probe p;
+	int rc = store_probe(path, &p);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < s->missing_count; i++) {
+		if (!uuid_equal(&s->missing[i].uuid, old))
+			continue;
+		free(s->missing[i].path);
+		s->missing[i] = s->missing[--s->missing_count];
+		i--;
+	}
+	for (unsigned i = 0; i < s->device_count; i++) {
+		if (!uuid_equal(&s->device[i], old) && strcmp(s->devices[i], path))
+			continue;
+		free(s->devices[i]);
+		s->device_count--;
+		s->devices[i] = s->devices[s->device_count];
+		s->device[i] = s->device[s->device_count];
+		s->role[i] = s->role[s->device_count];
+		i--;
+	}
+	set_take(s, path, &p);
+	if (!s->missing_count) {
+		free(s->lost);
+		s->lost = NULL;
+	}
+	return hints_save(state_dir, s);
 }

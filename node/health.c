@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "node/base/err.h"
-#include "node/health.h"
+#include "node/health_impl.h"
 
 #define CERT_WARNING_S        (30ll * 86400)
 #define CERT_ERROR_S          (3ll * 86400)
@@ -18,17 +18,6 @@
 #define DAMAGE_SHOWN_S        (7ull * 86400) /* since the last bad block */
 #define OVERCOMMIT_PERCENT    300u /* thin provisioning is meant to be more than there is */
 
-struct ctx {
-	const struct health_input *in;
-	struct health_report *out;
-	unsigned single_by_node[NODES_MAX + 1]; /* objects whose only reachable copy is there */
-	bool lost_by_node,
-		lost_by_group; /* copies are missing because a node is down, a group failed */
-	bool unavailable_by_node, unavailable_by_group;
-	unsigned voters_up, voters_down;
-	bool full; /* a disk group is */
-};
-
 const char *health_severity_name(enum health_severity s)
 {
 	static const char *const names[] = {"ok", "info", "warning", "error"};
@@ -36,58 +25,7 @@ const char *health_severity_name(enum health_severity s)
 	return names[s];
 }
 
-/* ---- Facts -------------------------------------------------------------------------------------
- */
-
-static const struct health_node *find_node(const struct health_input *in, uint16_t id)
-{
-	for (unsigned i = 0; i < in->node_count; i++)
-		if (in->nodes[i].id == id)
-			return &in->nodes[i];
-	return NULL;
-}
-
-static const struct health_group *find_group(const struct health_input *in, uint16_t id)
-{
-	for (unsigned i = 0; i < in->group_count; i++)
-		if (in->groups[i].id == id)
-			return &in->groups[i];
-	return NULL;
-}
-
-static bool node_up(const struct health_input *in, uint16_t id)
-{
-	const struct health_node *n = find_node(in, id);
-
-	return n && n->up;
-}
-
-/* Raft talks on control connections. */
-static bool voter_up(const struct health_input *in, uint16_t id)
-{
-	const struct health_node *n = find_node(in, id);
-
-	return n && n->up && !n->data_only;
-}
-
-static bool group_failed(const struct health_input *in, const struct map_group *g)
-{
-	const struct health_group *f = find_group(in, g->id);
-
-	return g->state == GROUP_FAILED || (f && f->known && f->failed);
-}
-
-static const char *node_name(const struct health_input *in, uint16_t id)
-{
-	const struct map_node *n = map_node(in->map, id);
-
-	return n ? n->name : "?";
-}
-
-/* ---- Items -------------------------------------------------------------------------------------
- */
-
-static struct health_item *add_item(struct ctx *c, const char *code, enum health_severity severity)
+struct health_item *add_item(struct ctx *c, const char *code, enum health_severity severity)
 {
 	struct health_item *i = &c->out->item[c->out->count];
 
@@ -99,28 +37,15 @@ static struct health_item *add_item(struct ctx *c, const char *code, enum health
 	return i;
 }
 
-static void affect(struct health_item *i, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void affect(struct health_item *i, const char *fmt, ...)
+/* ---- Facts -------------------------------------------------------------------------------------
+ */
+
+/* Raft talks on control connections. */
+static bool voter_up(const struct health_input *in, uint16_t id)
 {
-	va_list ap;
+	const struct health_node *n = find_node(in, id);
 
-	i->count++;
-	if (i->affected_count >= HEALTH_AFFECTED_MAX)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(i->affected[i->affected_count++], sizeof(i->affected[0]), fmt, ap);
-	va_end(ap);
-}
-
-#define SAY(field, ...) snprintf(field, sizeof(field), __VA_ARGS__)
-
-/* An item that turned out to affect nothing is taken back. */
-static bool keep_item(struct ctx *c, struct health_item *i)
-{
-	if (i->count > 0)
-		return true;
-	c->out->count--;
-	return false;
+	return n && n->up && !n->data_only;
 }
 
 /* ---- Nodes and Raft ----------------------------------------------------------------------------
@@ -423,46 +348,6 @@ static void check_certificates(struct ctx *c)
 
 /* ---- Disks and space ---------------------------------------------------------------------------
  */
-
-static void check_disks(struct ctx *c)
-{
-	struct health_item *failed = add_item(c, "DISK_FAILED", HEALTH_ERROR), *missing;
-	unsigned first = 0;
-
-	for (struct hnode *h = hmap_walk(&c->in->map->groups, NULL); h;
-	     h = hmap_walk(&c->in->map->groups, h)) {
-		const struct map_group *g = container_of(h, struct map_group, by_id);
-
-		if (g->state == GROUP_REMOVED || !group_failed(c->in, g))
-			continue;
-		first = first ? first : g->id;
-		affect(failed, "group %u on %.40s", g->id, node_name(c->in, g->node));
-	}
-	if (keep_item(c, failed)) {
-		SAY(failed->summary, "%u disk group%s failed", failed->count,
-		    failed->count == 1 ? "" : "s");
-		SAY(failed->risk, "the copies there are gone; objects with one copy left are in "
-				  "DATA_SINGLE_COPY");
-		SAY(failed->command, "ashlar diskgroup show %u", first);
-	}
-	missing = add_item(c, "DISK_MISSING", HEALTH_WARNING);
-
-	for (unsigned k = 0; k < c->in->node_count; k++) {
-		const struct health_node *n = &c->in->nodes[k];
-
-		if (n->missing_devices == 0)
-			continue;
-		affect(missing, "%.20s:%.42s", node_name(c->in, n->id), n->missing_device);
-		missing->count += n->missing_devices - 1;
-	}
-	if (keep_item(c, missing)) {
-		SAY(missing->summary, "%u device%s not found by superblock", missing->count,
-		    missing->count == 1 ? " was" : "s were");
-		SAY(missing->risk, "a group without its device stays closed or serves less");
-		SAY(missing->command,
-		    "put the device back and restart ashlard there; ashlar diskgroup list");
-	}
-}
 
 static bool group_counts(const struct health_group *g)
 {
@@ -772,7 +657,9 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	if (by_node && node_down_listed(c))
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
-		SAY(i->caused_by, "DISK_FAILED");
+		SAY(i->caused_by, !listed(c, "DISK_FAILED") && listed(c, "CACHE_DEVICE_LOST")
+					  ? "CACHE_DEVICE_LOST"
+					  : "DISK_FAILED");
 	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
@@ -1040,7 +927,7 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	check_voter_number(&c);
 	check_versions(&c);
 	check_certificates(&c);
-	check_disks(&c);
+	health_check_disks(&c);
 	check_space(&c);
 	check_data(&c);
 	check_rebuild(&c);

@@ -32,6 +32,8 @@ struct health_group {
 	bool known; /* facts of its node are there; else only the map speaks */
 	bool open;
 	int failed;
+	bool log_lost;	     /* closed: its write log is lost */
+	uint64_t lost_bytes; /* what stood on devices that are lost */
 	uint64_t bad_blocks, bad_last_s; /* met since it was opened; when last, s since 1970 */
 	char bad_device[160];		 /* the one with the most */
 	bool scrub_stopped;
@@ -67,6 +69,15 @@ struct health_link {
 	bool control, data;
 };
 #define HEALTH_LINKS_MAX 4096u
+#define HEALTH_DEVICE_OPS 3u /* read, write, flush */
+struct health_device { /* of a disk group whose node answers */
+	uint16_t group;
+	bool cache;
+	enum { HEALTH_DEVICE_OK, HEALTH_DEVICE_FAILED, HEALTH_DEVICE_MISSING } state;
+	char path[160]; /* or its uuid */
+	/* In the last minute: operations, and how long they took. */
+	uint64_t count[HEALTH_DEVICE_OPS], mean_us[HEALTH_DEVICE_OPS], p99_us[HEALTH_DEVICE_OPS];
+};
 
 struct health_input {
 	const struct map *map;
@@ -84,6 +95,8 @@ struct health_input {
 	struct health_reclaim reclaim[3]; /* largest first; name NULL: no more */
 	const struct health_link *links;
 	unsigned link_count;
+	const struct health_device *devices;
+	unsigned device_count;
 };
 
 struct health_item {

@@ -71,6 +71,8 @@ struct node {
 	bool registered, shards_running, stopping;
 	atomic_bool leader_known; /* a Raft leader is in reach: written by control, read by shards */
 	struct list groups;                 /* struct node_group */
+	struct timer group_timer;           /* groups that wait; samples of their devices' times */
+	uint64_t group_sample_us;
 	struct list peers;                  /* struct channel, peers.c */
 	struct birth_peer hints[NODES_MAX]; /* peers.json */
 	unsigned hint_count;
@@ -117,6 +119,7 @@ struct store *node_group_store(struct node *n, uint16_t group); /* NULL while no
 /* node_group_ops.c */
 int node_group_flush(void *node, uint16_t group, struct wait *w);
 int node_group_verify(void *node, uint16_t group, struct store_verify *out, struct wait *w);
+int node_group_replace(void *node, struct admin_replace *r, struct wait *w); /* node_replace.c */
 void node_groups_reconcile(struct node *n); /* after a delta: gives groups to the replicators */
 
 /* peers.c: control connections. */

@@ -9,20 +9,9 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
-#include "node/node.h"
+#include "node/node_group.h"
 
-struct node_group {
-	struct list link;
-	struct diskgroup_set set;
-	struct store *store; /* NULL while not open */
-	bool started, added;
-	int failed;
-	char why[224];
-	/* regrouping: the store has a newer incarnation than the map */
-	struct control_propose propose;
-	struct wait propose_wait;
-	bool proposing;
-};
+#define GROUP_TIMER_US 1000000u
 
 static struct node_group *group_find(struct node *n, const struct uuid *uuid)
 {
@@ -32,7 +21,7 @@ static struct node_group *group_find(struct node *n, const struct uuid *uuid)
 	return NULL;
 }
 
-static struct node_group *group_by_number(struct node *n, uint16_t number)
+struct node_group *node_group_by_number(struct node *n, uint16_t number)
 {
 	struct node_group *g;
 
@@ -40,26 +29,16 @@ static struct node_group *group_by_number(struct node *n, uint16_t number)
 	return NULL;
 }
 
-static void set_copy(struct diskgroup_set *to, const struct diskgroup_set *from)
-{
-	*to = *from;
-	for (unsigned i = 0; i < from->device_count; i++)
-		to->devices[i] = xstrdup(from->devices[i]);
-	to->metadata_dir = xstrdup(from->metadata_dir);
-	to->lost = from->lost ? xstrdup(from->lost) : NULL;
-}
-
 static struct node_group *group_add(struct node *n, const struct diskgroup_set *set)
 {
 	struct node_group *g = xcalloc(1, sizeof(*g));
 
-	set_copy(&g->set, set);
+	diskgroup_set_copy(&g->set, set);
 	list_push_back(&n->groups, &g->link);
 	return g;
 }
 
-static void store_config_of(const struct node *n, const struct diskgroup_set *set,
-			    struct store_config *out)
+void node_store_config(const struct node *n, const struct diskgroup_set *set, struct store_config *out)
 {
 	*out = (struct store_config){.devices = (const char *const *)set->devices,
 				     .device_count = set->device_count,
@@ -74,45 +53,91 @@ static void store_config_of(const struct node *n, const struct diskgroup_set *se
 				     .buffered = n->config.io == CONFIG_IO_BUFFERED};
 }
 
-/* Opens; a group whose log or map is lost begins again under a new incarnation, which Raft learns
- * of before anything relies on it (REGROUP). Blocking. */
-static int group_open_blocking(const struct node *n, const struct diskgroup_set *set,
-			       struct store **out)
+/* Whether the group can do without the devices that are missing: others have data, and there is a log. In a
+ * single-tier group each device has a part of the log; then the group lost it, and store_open says so. */
+static bool can_do_without(const struct diskgroup_set *s)
 {
-	struct store_config cfg;
-	int rc, lost;
+	bool data = false;
 
-	/* Without a device there is nothing to reset either: its log or map may come back with it.
-	 */
-	if (set->lost)
-		return -ERR_NOT_FOUND;
-	store_config_of(n, set, &cfg);
-	rc = lost = store_open(&cfg, out);
-	if (lost == -ERR_LOG_LOST || lost == -ERR_MAP_LOST) {
-		log_error("group",
-			  "the group lost its log or map and begins anew; its replicas will be "
-			  "filled "
-			  "by their peers",
-			  "group=%u lost=%s", set->number, err_name(lost));
-		rc = store_reset(&cfg, set->incarnation + 1, lost == -ERR_LOG_LOST);
-		if (rc == 0)
-			rc = store_open(&cfg, out);
-	}
-	return rc;
+	for (unsigned i = 0; i < s->device_count; i++)
+		data |= s->role[i] == DEVICE_CAPACITY;
+	for (unsigned i = 0; i < s->missing_count; i++)
+		if (s->missing[i].role == DEVICE_CACHE)
+			return false;
+	return data;
 }
 
-static void group_note_failure(struct node_group *g, int rc)
+unsigned node_group_last_copies(const struct node *n, uint16_t group)
 {
+	const struct map *m = state_map(control_state(n->control));
+	unsigned last = 0;
+
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		for (uint32_t i = 0; i < v->objects; i++)
+			for (unsigned k = 0; k < v->object[i].member_count; k++)
+				last += v->object[i].member[k].group == group &&
+					v->object[i].member[k].in && map_in_count(&v->object[i]) == 1;
+	}
+	return last;
+}
+
+/* Opens. A group that lost its log or map begins anew under a new incarnation, which Raft learns of before
+ * anything relies on it (REGROUP); but never while it has the only in-sync copy of anything. Blocking. */
+static int open_blocking(const struct node *n, struct node_group *g)
+{
+	struct store_config cfg;
+	int rc;
+
+	if (g->set.missing_count && !can_do_without(&g->set))
+		return -ERR_NOT_FOUND;
+	node_store_config(n, &g->set, &cfg);
+	rc = store_open(&cfg, &g->store);
+	if (rc != -ERR_LOG_LOST && rc != -ERR_MAP_LOST)
+		return rc;
+	g->lost = rc;
+	if (!g->may_reset)
+		return rc;
+	log_error("group",
+		  "the group lost its log or map and begins anew; its replicas will be filled by their peers",
+		  "group=%u lost=%s", g->set.number, err_name(rc));
+	g->kept = rc == -ERR_LOG_LOST;
+	rc = store_reset(&cfg, g->set.incarnation + 1, g->kept);
+	if (rc)
+		return rc;
+	g->lost = 0;
+	return store_open(&cfg, &g->store);
+}
+
+static void group_note_failure(struct node *n, struct node_group *g, int rc)
+{
+	const char *cache = NULL;
+	bool failed_earlier = true;
+
 	g->failed = rc;
-	if (g->set.lost) {
+	for (unsigned i = 0; i < g->set.missing_count; i++)
+		if (g->set.missing[i].role == DEVICE_CACHE)
+			cache = g->set.missing[i].path ? g->set.missing[i].path : "its cache device";
+	failed_earlier = g->set.missing_count && !diskgroup_absent(&g->set);
+	if (rc == -ERR_NOT_FOUND && g->set.lost) {
 		snprintf(g->why, sizeof(g->why), "%.110s: %s", g->set.lost, g->set.why_lost);
-		log_error(
-			"group",
-			"a disk group lacks a device; the node serves without the group. Bring the "
-			"device back and restart ashlard, or make a new group of the devices with "
-			"`ashlar diskgroup add --wipe`",
-			"group=%u device=%s reason=\"%s\"", g->set.number, g->set.lost,
-			g->set.why_lost);
+		log_error("group",
+			  g->waiting_us
+				  ? "a disk group lacks a device; it is waited for"
+				  : "a disk group lacks a device; the node serves without it. Bring the "
+				    "device back and restart ashlard, or put another in its place: `ashlar "
+				    "diskgroup replace`",
+			  "group=%u device=%s reason=\"%s\" cache=%s given_up=%d", g->set.number, g->set.lost,
+			  g->set.why_lost, cache ? cache : "there", failed_earlier);
+		return;
+	}
+	if (g->lost && rc == g->lost) {
+		snprintf(g->why, sizeof(g->why),
+			 "%s; it begins anew once nothing has its only in-sync copy here (or: ashlar "
+			 "diskgroup replace, with --accept-loss)",
+			 rc == -ERR_LOG_LOST ? "its write log is lost" : "its map is lost");
+		log_error("group", g->why, "group=%u", g->set.number);
 		return;
 	}
 	snprintf(g->why, sizeof(g->why), "could not be opened: %s", err_text(rc));
@@ -142,9 +167,14 @@ void node_groups_find(struct node *n)
 			g->failed = -ERR_UNCLAIMED;
 			continue;
 		}
-		rc = group_open_blocking(n, &g->set, &g->store);
+		if (diskgroup_absent(&g->set)) {
+			g->waiting_us = loop_mono_us(n->loop);
+			rc = -ERR_NOT_FOUND;
+		} else {
+			rc = open_blocking(n, g);
+		}
 		if (rc < 0)
-			group_note_failure(g, rc);
+			group_note_failure(n, g, rc);
 		rc = 0;
 	}
 	diskgroup_found_free(found);
@@ -190,24 +220,56 @@ struct group_job {
 	struct wait wait, *owner;
 	struct node *node;
 	struct node_group *group;
+	bool look_again, wait_for_devices;
 	struct loop **loops;
 };
+
+int node_group_open_blocking(struct node *n, struct node_group *g, struct loop **loops)
+{
+	int rc;
+
+	if (!g->store) {
+		rc = open_blocking(n, g);
+		if (rc == 0)
+			rc = store_set_node_incarnation(g->store, n->identity.incarnation);
+		if (rc < 0) {
+			if (g->store)
+				store_close(g->store);
+			g->store = NULL;
+			return rc;
+		}
+	}
+	return store_start(g->store, loops, n->shard_count);
+}
 
 /* On a worker: opens (unless it is) and starts the store; the loops run. */
 static int group_job_run(struct work *w)
 {
 	struct group_job *j = container_of(w, struct group_job, work);
-	struct node_group *g = j->group;
-	int rc;
 
-	if (!g->store) {
-		rc = group_open_blocking(j->node, &g->set, &g->store);
-		if (rc == 0)
-			rc = store_set_node_incarnation(g->store, j->node->identity.incarnation);
-		if (rc < 0)
-			return rc;
+	if (!j->group->store && j->look_again)
+		diskgroup_look_again(j->node->config.state_dir, &j->node->identity, &j->group->set);
+	if (diskgroup_absent(&j->group->set) && j->wait_for_devices)
+		return -ERR_NOT_FOUND;
+	return node_group_open_blocking(j->node, j->group, j->loops);
+}
+
+void node_group_opened(struct node *n, struct node_group *g, int rc)
+{
+	g->busy = false;
+	if (rc < 0) {
+		group_note_failure(n, g, rc);
+		node_groups_again(n);
+		return;
 	}
-	return store_start(g->store, j->loops, j->node->shard_count);
+	g->failed = 0;
+	g->why[0] = 0;
+	g->waiting_us = 0;
+	g->started = true;
+	g->may_reset = false;
+	log_info("group", "open", "group=%u devices=%u missing=%u", g->set.number, g->set.device_count,
+		 g->set.missing_count);
+	node_groups_reconcile(n);
 }
 
 static void group_job_done(struct wait *w, int rc)
@@ -215,23 +277,23 @@ static void group_job_done(struct wait *w, int rc)
 	struct group_job *j = container_of(w, struct group_job, wait);
 	struct wait *owner = j->owner;
 
-	if (rc < 0) {
-		group_note_failure(j->group, rc);
-	} else {
-		j->group->failed = 0;
-		j->group->why[0] = 0;
-		j->group->started = true;
-		log_info("group", "open", "group=%u devices=%u", j->group->set.number,
-			 j->group->set.device_count);
-		node_groups_reconcile(j->node);
-	}
+	node_group_opened(j->node, j->group, rc);
 	free(j->loops);
 	free(j);
 	if (owner)
 		wait_resume(owner, rc);
 }
 
-static void group_job_start(struct node *n, struct node_group *g, struct wait *owner)
+struct loop **node_loops(const struct node *n)
+{
+	struct loop **loops = xcalloc(n->shard_count, sizeof(*loops));
+
+	for (unsigned i = 0; i < n->shard_count; i++)
+		loops[i] = n->shards[i].loop;
+	return loops;
+}
+
+static void group_job_start(struct node *n, struct node_group *g, bool look_again, struct wait *owner)
 {
 	struct group_job *j = xcalloc(1, sizeof(*j));
 	int rc;
@@ -241,18 +303,77 @@ static void group_job_start(struct node *n, struct node_group *g, struct wait *o
 				.owner = owner,
 				.node = n,
 				.group = g,
-				.loops = xcalloc(n->shard_count, sizeof(struct loop *))};
-	for (unsigned i = 0; i < n->shard_count; i++)
-		j->loops[i] = n->shards[i].loop;
+				.look_again = look_again,
+				.wait_for_devices = g->waiting_us && loop_mono_us(n->loop) - g->waiting_us <
+									     MISSING_GRACE_US,
+				.loops = node_loops(n)};
+	g->busy = true;
+	if (!j->wait_for_devices)
+		g->waiting_us = 0;
 	rc = worker_submit(n->workers, n->loop, &j->work, &j->wait);
 	CHECK(rc == PENDING);
+}
+
+/* What waits: for a device, or for another replica to be in sync before it may begin anew. */
+static void try_again(struct node *n, struct node_group *g)
+{
+	if (g->busy || g->store || g->set.pending)
+		return;
+	if (g->lost && !g->may_reset) {
+		/* The map is as of this node's registration or later. A replica that is alone stays as
+		 * it is. */
+		if (!n->registered || node_group_last_copies(n, g->set.number))
+			return;
+		g->may_reset = true;
+		group_job_start(n, g, false, NULL);
+	} else if (g->waiting_us) {
+		group_job_start(n, g, true, NULL);
+	}
+}
+
+static void sample(struct node *n, struct node_group *g)
+{
+	struct store_device d[GROUP_DEVICES_MAX];
+
+	if (!g->started || g->busy)
+		return;
+	slow_add(&g->slow, d, store_devices(g->store, d));
+	store_check(g->store);
+}
+
+static void on_group_timer(struct timer *t)
+{
+	struct node *n = container_of(t, struct node, group_timer);
+	uint64_t now = loop_mono_us(n->loop);
+	bool soon = false, sampling = now - n->group_sample_us >= SLOW_SAMPLE_US;
+	struct node_group *g;
+
+	if (sampling)
+		n->group_sample_us = now;
+	list_for_each(g, &n->groups, link)
+	{
+		try_again(n, g);
+		if (sampling)
+			sample(n, g);
+		soon |= g->waiting_us || g->lost;
+	}
+	timer_set(t, soon ? GROUP_TIMER_US : SLOW_SAMPLE_US);
+}
+
+void node_groups_again(struct node *n)
+{
+	if (n->group_timer.loop)
+		timer_set(&n->group_timer, GROUP_TIMER_US);
 }
 
 void node_groups_start(struct node *n)
 {
 	struct node_group *g;
 
-	list_for_each(g, &n->groups, link) if (g->store && !g->started) group_job_start(n, g, NULL);
+	list_for_each(g, &n->groups, link) if (g->store && !g->started && !g->busy)
+		group_job_start(n, g, false, NULL);
+	timer_init(&n->group_timer, n->loop, on_group_timer);
+	timer_set(&n->group_timer, GROUP_TIMER_US);
 }
 
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w)
@@ -264,37 +385,60 @@ int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w)
 		return -ERR_RETRY;
 	if (g && g->started)
 		return 0;
+	if (g && g->busy)
+		return -ERR_BUSY;
 	if (!g)
 		g = group_add(n, set);
 	g->set.number = set->number;
 	g->set.incarnation = set->incarnation;
 	g->set.pending = false;
-	group_job_start(n, g, w);
+	group_job_start(n, g, false, w);
 	return PENDING;
 }
 
 /* ---- To the replicators ---- */
 
 struct group_post {
-	struct post post;
+	struct post post, back;
 	struct shard *shard;
 	struct store *store;
 	uint16_t group;
-	bool remove;
+	struct leaving *leaving; /* NULL: it is given to the shard */
 };
+
+/* All shards give a group up. */
+struct leaving {
+	unsigned left;
+	struct wait *wait;
+};
+
+static void group_left(struct post *p)
+{
+	struct group_post *m = container_of(p, struct group_post, back);
+	struct leaving *l = m->leaving;
+
+	free(m);
+	if (--l->left)
+		return;
+	wait_resume(l->wait, 0);
+	free(l);
+}
 
 static void group_on_shard(struct post *p)
 {
 	struct group_post *m = container_of(p, struct group_post, post);
 
-	if (m->remove)
-		replicator_store_remove(m->shard->replicator, m->group);
-	else
+	if (!m->leaving) {
 		replicator_store_add(m->shard->replicator, m->group, m->store);
-	free(m);
+		free(m);
+		return;
+	}
+	replicator_store_remove(m->shard->replicator, m->group);
+	m->back.fn = group_left;
+	loop_post(m->shard->node->loop, &m->back);
 }
 
-static void group_tell_shards(struct node *n, struct node_group *g, bool removed)
+static void group_tell_shards(struct node *n, struct node_group *g, struct leaving *leaving)
 {
 	for (unsigned i = 0; i < n->shard_count; i++) {
 		struct group_post *m = xcalloc(1, sizeof(*m));
@@ -303,9 +447,22 @@ static void group_tell_shards(struct node *n, struct node_group *g, bool removed
 					 .shard = &n->shards[i],
 					 .store = g->store,
 					 .group = g->set.number,
-					 .remove = removed};
+					 .leaving = leaving};
 		loop_post(n->shards[i].loop, &m->post);
 	}
+}
+
+int node_group_leave_shards(struct node *n, struct node_group *g, struct wait *w)
+{
+	struct leaving *l;
+
+	if (!g->added)
+		return 0;
+	g->added = false;
+	l = xcalloc(1, sizeof(*l));
+	*l = (struct leaving){.left = n->shard_count, .wait = w};
+	group_tell_shards(n, g, l);
+	return PENDING;
 }
 
 static void regroup_done(struct wait *w, int rc)
@@ -321,6 +478,16 @@ static void regroup_done(struct wait *w, int rc)
 			 err_name(rc < 0 ? rc : g->propose.result.code), g->propose.result.text);
 }
 
+/* A reset that kept the map left the objects in it; one before the last start of this process is told
+ * by that. */
+static bool keeps_pages(const struct node_group *g)
+{
+	struct store_stats st;
+
+	store_stats(g->store, &st);
+	return g->kept || st.objects;
+}
+
 static void regroup_propose(struct node *n, struct node_group *g, uint32_t from, uint32_t to)
 {
 	struct command cmd = {.kind = CMD_REGROUP};
@@ -333,6 +500,7 @@ static void regroup_propose(struct node *n, struct node_group *g, uint32_t from,
 	cmd.regroup.node = n->identity.number;
 	cmd.regroup.old_incarnation = from;
 	cmd.regroup.new_incarnation = to;
+	cmd.regroup.keeps_pages = keeps_pages(g);
 	g->proposing = true;
 	g->propose_wait.resume = regroup_done;
 	rc = control_propose(n->control, &g->propose, &cmd, 60000, &g->propose_wait);
@@ -352,7 +520,7 @@ void node_groups_reconcile(struct node *n)
 		const struct map_group *known = map_group(m, g->set.number);
 		struct store_identity id;
 
-		if (!g->started || g->added || g->failed || !known ||
+		if (!g->started || g->added || g->busy || g->failed || !known ||
 		    !uuid_equal(&known->uuid, &g->set.uuid))
 			continue;
 		store_identity(g->store, &id);
@@ -369,16 +537,16 @@ void node_groups_reconcile(struct node *n)
 				  g->set.number, id.group_incarnation, known->incarnation);
 		} else {
 			g->added = true;
-			group_tell_shards(n, g, false);
+			group_tell_shards(n, g, NULL);
 		}
 	}
 }
 
 void node_group_failed(struct node *n, uint16_t number, int code)
 {
-	struct node_group *g = group_by_number(n, number);
+	struct node_group *g = node_group_by_number(n, number);
 
-	if (!g || g->failed)
+	if (!g || g->failed || g->busy)
 		return;
 	g->failed = code;
 	snprintf(g->why, sizeof(g->why), "failed while serving: %s", err_text(code));
@@ -388,7 +556,7 @@ void node_group_failed(struct node *n, uint16_t number, int code)
 
 struct store *node_group_store(struct node *n, uint16_t group)
 {
-	struct node_group *g = group_by_number(n, group);
+	struct node_group *g = node_group_by_number(n, group);
 
 	return g && g->started && !g->failed ? g->store : NULL;
 }
@@ -408,13 +576,18 @@ unsigned node_groups(void *node, struct admin_group *out, unsigned max)
 		*o = (struct admin_group){.group = g->set.number,
 					  .uuid = g->set.uuid,
 					  .open = g->started,
+					  .busy = g->busy,
+					  .lost = g->lost,
 					  .failed = g->failed,
-					  .set = &g->set};
+					  .set = g->busy ? NULL : &g->set};
 		snprintf(o->why, sizeof(o->why), "%s", g->why);
 		if (g->started) {
 			store_stats(g->store, &o->stats);
 			o->store = g->store;
+			o->device_count = store_devices(g->store, o->device);
 		}
+		for (unsigned i = 0; i < o->device_count; i++)
+			slow_times(&g->slow, &o->device[i], o->times[i]);
 		if (g->started && o->stats.failed && !o->failed)
 			o->failed = o->stats.failed;
 		count++;

@@ -73,7 +73,8 @@ const struct control_hooks node_control_hooks = {node_delta, on_call, on_role_ch
 const struct admin_node_ops node_admin_ops = {node_on_shards, node_groups, node_claim,
 					      node_group_open,
 					      node_group_flush,
-					      node_group_verify};
+					      node_group_verify,
+					      node_group_replace};
 
 /* ---- NBD, on shard 0 ---- */
 

@@ -314,6 +314,19 @@ static void rebuild_unit(struct tier *t, const struct summary_slot *s)
 	}
 }
 
+void dedup_forget_device(struct tier *t, unsigned index)
+{
+	struct dedup *d = &t->dedup;
+	uint32_t n = 0;
+
+	d->window_len = 0;
+	for (uint32_t i = d->rebuild_at; i < d->rebuild_count; i++)
+		if (d->rebuild[i] >> SEGMENT_DEVICE_SHIFT != index)
+			d->rebuild[n++] = d->rebuild[i];
+	d->rebuild_at = 0;
+	d->rebuild_count = n;
+}
+
 bool dedup_rebuild_step(struct tier *t)
 {
 	struct dedup *d = &t->dedup;

@@ -74,6 +74,7 @@ bool dedup_read(struct tier *t, uint64_t word, uint8_t out[BLOCK_SIZE]);
 /* The summary entry of the unit that wrote this place. */
 bool dedup_place_entry(struct tier *t, uint64_t place, struct unit_entry *out);
 void dedup_rebuild_start(struct tier *t);
+void dedup_forget_device(struct tier *t, unsigned index); /* another takes its place */
 bool dedup_rebuild_step(struct tier *t); /* false: nothing is left */
 /* dedup_save.c: at a clean stop, the destager has ended; and at start: true, the table is the one
  * that was saved and no summary need be read. */

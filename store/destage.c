@@ -114,7 +114,7 @@ static bool page_damaged(struct tier *t, const struct destage_page *p, const str
 {
 	if (!p->whole || version_cmp(p->version, w->old) > 0)
 		return false;
-	if (map_page_has_damage(w->page))
+	if (tier_damage(t, w->page))
 		return true;
 	for (uint64_t m = w->page->mask; m; m &= m - 1) {
 		uint64_t word = w->page->entry[__builtin_ctzll(m)].word;
@@ -411,6 +411,12 @@ void round_batches(struct tier *t, struct destage_batch **queue)
 		rc = round_run(t, &r);
 	if (rc && !atomic_load(&t->failed))
 		txn_abort(t);
+	/* A capacity device failed under it: the others take it. */
+	if (rc && rc != -ERR_FULL && loss_notice(t) && !atomic_load(&t->failed)) {
+		*r.last = *queue;
+		*queue = r.batches;
+		r.batches = NULL;
+	}
 	pthread_mutex_unlock(&t->commit_lock);
 	while ((b = r.batches)) {
 		r.batches = b->next;

@@ -166,7 +166,7 @@ bool delete_step(struct tier *t)
 	if (!rc && !count)
 		rc = object_remove_rows(t, o);
 	pthread_mutex_unlock(&t->commit_lock);
-	if (rc)
+	if (rc && !loss_notice(t))
 		tier_fail(t, rc, "object delete");
 	return !rc;
 }
@@ -193,7 +193,7 @@ static int object_put(struct tier *t, struct tier_request *r)
 
 	/* Keys carry no generation: the old replica's rows go first. */
 	while (o && o->state == OBJECT_DELETING) {
-		if (!delete_step(t))
+		if (!delete_step(t) && !delete_step(t)) /* once more: a device may have failed */
 			return atomic_load(&t->failed) ? atomic_load(&t->failed) : -ERR_DEVICE;
 		o = tobj_find(t, r->object);
 	}
@@ -382,8 +382,11 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 /* What can wait: deletes, collecting, scrub. False: nothing of it is left. */
 static bool background_step(struct tier *t, bool urgent)
 {
-	bool busy = delete_step(t);
+	bool busy = loss_step(t);
 
+	if (atomic_exchange(&t->loss.kv_check, false) && kv_is_failing(t->kv))
+		tier_fail(t, -ERR_MAP_LOST, "the map database reports errors");
+	busy |= delete_step(t);
 	grace_poll(t, false);
 	if (!urgent) {
 		if (gc_wanted(t))
@@ -428,8 +431,9 @@ void *destager_main(void *arg)
 	pace_join(t);
 	for (;;) {
 		if (!busy && !batches && !atomic_load(&t->batches) && !atomic_load(&t->requests) &&
-		    !atomic_load(&t->stopping) && scrub_wait_us(t)) {
+		    !atomic_load(&t->stopping) && !atomic_load(&t->loss.replace) && scrub_wait_us(t)) {
 			destager_sleep(t);
+			busy = true; /* whatever it is about: a device, the database */
 			continue;
 		}
 		/* Batches first: the objects they need are then among the requests, which are run
@@ -447,5 +451,6 @@ void *destager_main(void *arg)
 		busy = background_step(t, batches != NULL);
 	}
 	work_end(t, batches);
+	loss_end(t);
 	return NULL;
 }

@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "node/base/bytes.h"
@@ -23,6 +25,8 @@
  * here. */
 #define IOCTL_DEVICE_BYTES _IOR(0x12, 114, size_t)
 _Static_assert(BLOCK_SIZE == 4096, "another header's BLOCK_SIZE");
+
+#define HASHED 568u /* bytes of a superblock before its hash */
 
 void superblock_encode(const struct superblock *sb, uint8_t out[BLOCK_SIZE])
 {
@@ -52,8 +56,35 @@ void superblock_encode(const struct superblock *sb, uint8_t out[BLOCK_SIZE])
 	write_u64(&w, sb->segment_size);
 	write_u64(&w, sb->log_segment_size);
 	write_u64(&w, sb->sequence);
-	CHECK(w.len == 184);
-	write_u64(&w, hash_xxh3(out, 184, 0));
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++) {
+		const struct superblock_member *m = &sb->member[i];
+
+		write_bytes(&w, m->device.b, 16);
+		write_u16(&w, m->role);
+		write_u16(&w, m->state);
+		write_u32(&w, 0);
+		write_u64(&w, m->size);
+		write_u64(&w, m->data_start);
+		write_u64(&w, m->data_len);
+	}
+	CHECK(w.len == HASHED);
+	write_u64(&w, hash_xxh3(out, HASHED, 0));
+}
+
+static bool members_ok(const struct superblock *sb)
+{
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++) {
+		const struct superblock_member *m = &sb->member[i];
+
+		if (!m->role)
+			continue;
+		if ((m->role != DEVICE_CACHE && m->role != DEVICE_CAPACITY) || m->state > MEMBER_FAILED ||
+		    m->data_start % BLOCK_SIZE || m->data_start > m->size ||
+		    m->data_len > m->size - m->data_start ||
+		    (sb->segment_size && m->data_len % sb->segment_size))
+			return false;
+	}
+	return true;
 }
 
 static bool region_ok(const struct superblock *sb, uint64_t start, uint64_t len, uint64_t segment)
@@ -67,12 +98,12 @@ static bool region_ok(const struct superblock *sb, uint64_t start, uint64_t len,
 
 int superblock_decode(const uint8_t in[BLOCK_SIZE], struct superblock *out)
 {
-	struct reader r = reader_init(in, 184);
+	struct reader r = reader_init(in, HASHED);
 
 	memset(out, 0, sizeof(*out));
 	if (read_u64(&r) != SUPERBLOCK_MAGIC)
 		return -ENODATA;
-	if (hash_xxh3(in, 184, 0) != get_le64(in + 184))
+	if (hash_xxh3(in, HASHED, 0) != get_le64(in + HASHED))
 		return -ERR_CORRUPT;
 	if (read_u32(&r) != SUPERBLOCK_FORMAT)
 		return -ERR_VERSION;
@@ -97,7 +128,18 @@ int superblock_decode(const uint8_t in[BLOCK_SIZE], struct superblock *out)
 	out->segment_size = read_u64(&r);
 	out->log_segment_size = read_u64(&r);
 	out->sequence = read_u64(&r);
-	if ((out->role != DEVICE_CACHE && out->role != DEVICE_CAPACITY) ||
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++) {
+		struct superblock_member *m = &out->member[i];
+
+		read_copy(&r, m->device.b, 16);
+		m->role = read_u16(&r);
+		m->state = read_u16(&r);
+		read_u32(&r);
+		m->size = read_u64(&r);
+		m->data_start = read_u64(&r);
+		m->data_len = read_u64(&r);
+	}
+	if (!members_ok(out) || (out->role != DEVICE_CACHE && out->role != DEVICE_CAPACITY) ||
 	    out->index >= GROUP_DEVICES_MAX || !out->devices || out->devices > GROUP_DEVICES_MAX ||
 	    !region_ok(out, out->log_start, out->log_len, out->log_segment_size) ||
 	    !region_ok(out, out->data_start, out->data_len, out->segment_size))
@@ -154,6 +196,8 @@ static bool write_through(const struct stat *st)
 	return false;
 }
 
+static char *faults_path(const char *path);
+
 static int open_fd(struct device *d, const struct stat *st, bool read_only)
 {
 	int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC;
@@ -186,6 +230,7 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
 		return -EINVAL;
 	d->path = xstrdup(path);
+	d->faults = faults_path(path);
 	rc = open_fd(d, &st, read_only);
 	io_file_opened(d->fd);
 	if (rc == -EBUSY) {
@@ -234,18 +279,91 @@ void device_close(struct device *d)
 		close(d->fd);
 	}
 	free(d->path);
+	free(d->faults);
 	d->fd = -1;
-	d->path = NULL;
+	d->path = d->faults = NULL;
 }
 
-static void set_failed(struct device *d, int rc, const char *what, uint64_t off)
+void device_swap(struct device *a, struct device *b)
+{
+	struct device was = *a;
+
+	*a = *b;
+	*b = was;
+	a->on_failed = was.on_failed;
+	a->on_failed_arg = was.on_failed_arg;
+	b->on_failed = NULL;
+}
+
+/* ---- Failing ---- */
+
+void device_fail(struct device *d, int rc, const char *what, uint64_t off)
 {
 	int none = 0;
 
-	if (__atomic_compare_exchange_n(&d->failed, &none, rc, false, __ATOMIC_RELAXED,
-					__ATOMIC_RELAXED))
-		log_error("store", "device failed", "device=%s op=%s offset=%llu error=%s", d->path,
-			  what, (unsigned long long)off, err_name(rc));
+	if (!__atomic_compare_exchange_n(&d->failed, &none, rc, false, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED))
+		return;
+	log_error("store", "device failed", "device=%s op=%s offset=%llu error=%s",
+		  d->path ? d->path : "?", what, (unsigned long long)off, err_name(rc));
+	if (d->on_failed)
+		d->on_failed(d->on_failed_arg, d);
+}
+
+void device_done(struct device *d, enum device_op op, uint64_t us, int rc)
+{
+	static const char *const names[] = {"read", "write", "flush"};
+	struct device_counters *c = &d->counters;
+	unsigned bucket = us ? MIN(DEVICE_BUCKETS - 1, 64u - (unsigned)__builtin_clzll(us)) : 0;
+
+	if (rc >= 0) {
+		atomic_fetch_add_explicit(&c->sum_us[op], us, memory_order_relaxed);
+		atomic_fetch_add_explicit(&c->bucket[op][bucket], 1, memory_order_relaxed);
+		if (op == DEVICE_READ && __atomic_load_n(&d->read_streak, __ATOMIC_RELAXED))
+			__atomic_store_n(&d->read_streak, 0, __ATOMIC_RELAXED);
+		return;
+	}
+	atomic_fetch_add_explicit(&c->errors[op], 1, memory_order_relaxed);
+	/* One bad block is asked for more than once; many in a row are a device that is gone. While nobody
+	 * listens, which is during recovery, every block gets its chance. */
+	if (op == DEVICE_READ && !d->on_failed)
+		return;
+	if (op != DEVICE_READ ||
+	    __atomic_add_fetch(&d->read_streak, 1, __ATOMIC_RELAXED) >= DEVICE_READ_STREAK ||
+	    atomic_load_explicit(&c->errors[op], memory_order_relaxed) >= DEVICE_READ_ERRORS)
+		device_fail(d, rc, names[op], 0);
+}
+
+/* ---- Tests: faults from a file --------------------------------------------------------------
+ * ASHLAR_TEST_DEVICE_FAULTS names a directory. What is in the file there that has the device's path for a
+ * name, with % for /, happens to it: words "read", "write", "flush" fail with EIO, "slow N" takes N ms
+ * longer. */
+
+static char *faults_path(const char *path)
+{
+	const char *dir = getenv("ASHLAR_TEST_DEVICE_FAULTS");
+	char *file = dir && *dir ? xasprintf("%s/%s", dir, path) : NULL;
+
+	for (char *c = file ? file + strlen(dir) + 1 : NULL; c && *c; c++)
+		*c = *c == '/' ? '%' : *c;
+	return file;
+}
+
+int device_fault_ask(struct device *d, enum device_op op)
+{
+	static const char *const names[] = {"read", "write", "flush"};
+	char text[64] = "", *slow;
+	FILE *f = fopen(d->faults, "re");
+
+	if (!f)
+		return 0;
+	if (!fgets(text, sizeof(text), f))
+		text[0] = 0;
+	fclose(f);
+	slow = strstr(text, "slow ");
+	if (slow)
+		usleep((useconds_t)strtoul(slow + 5, NULL, 10) * 1000);
+	return strstr(text, names[op]) ? -EIO : 0;
 }
 
 /* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer.
@@ -255,10 +373,16 @@ static uint8_t *bounce_for(const struct device *d, const void *p, size_t n)
 	return !d->buffered && (uintptr_t)p % BLOCK_SIZE ? xalloc_aligned(BLOCK_SIZE, n) : NULL;
 }
 
-int device_pread(struct device *d, void *p, size_t n, uint64_t off)
+static uint64_t now_us(void)
 {
-	CLEANUP(free_ptr) uint8_t *bounce = bounce_for(d, p, n);
-	uint8_t *at = bounce ? bounce : p;
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+static int pread_all(struct device *d, uint8_t *at, size_t n, uint64_t off)
+{
 	size_t done = 0;
 
 	while (done < n) {
@@ -272,9 +396,26 @@ int device_pread(struct device *d, void *p, size_t n, uint64_t off)
 			return -ENODATA;
 		done += (size_t)k;
 	}
-	if (bounce)
-		memcpy(p, bounce, n);
 	return 0;
+}
+
+int device_pread(struct device *d, void *p, size_t n, uint64_t off)
+{
+	CLEANUP(free_ptr) uint8_t *bounce = NULL;
+	uint64_t start;
+	int rc;
+
+	if (d->fd < 0 || device_failed(d))
+		return -ERR_DEVICE;
+	bounce = bounce_for(d, p, n);
+	start = now_us();
+	rc = device_fault(d, DEVICE_READ);
+	if (!rc)
+		rc = pread_all(d, bounce ? bounce : p, n, off);
+	device_done(d, DEVICE_READ, now_us() - start, rc);
+	if (!rc && bounce)
+		memcpy(p, bounce, n);
+	return rc;
 }
 
 void device_read_many(struct gather *g, struct device_read *reads, unsigned n)
@@ -287,50 +428,64 @@ void device_read_many(struct gather *g, struct device_read *reads, unsigned n)
 			r[k] = (struct gather_read){reads[i + k].device->fd, reads[i + k].data,
 						    reads[i + k].len, reads[i + k].off, 0};
 		gather_run(g, r, some);
-		for (unsigned k = 0; k < some; k++)
+		for (unsigned k = 0; k < some; k++) {
 			reads[i + k].rc = r[k].rc;
+			if (r[k].rc < 0)
+				device_done(reads[i + k].device, DEVICE_READ, 0, r[k].rc);
+		}
 	}
 }
 
-int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off)
+static int pwrite_all(struct device *d, const uint8_t *at, size_t n, uint64_t off)
 {
-	CLEANUP(free_ptr) uint8_t *bounce = bounce_for(d, p, n);
-	const uint8_t *at = p;
 	size_t done = 0;
 
-	if (bounce) {
-		memcpy(bounce, p, n);
-		at = bounce;
-	}
 	while (done < n) {
 		ssize_t k = pwrite(d->fd, at + done, n - done, (off_t)(off + done));
 
 		if (k < 0 && errno == EINTR)
 			continue;
-		if (k <= 0) {
-			int rc = k ? -errno : -EIO;
-
-			set_failed(d, rc, "write", off);
-			return rc;
-		}
+		if (k <= 0)
+			return k ? -errno : -EIO;
 		done += (size_t)k;
 	}
 	return 0;
 }
 
+int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off)
+{
+	CLEANUP(free_ptr) uint8_t *bounce = NULL;
+	uint64_t start;
+	int rc = device_failed(d);
+
+	if (rc || d->fd < 0)
+		return rc ? rc : -ERR_DEVICE;
+	bounce = bounce_for(d, p, n);
+	if (bounce)
+		memcpy(bounce, p, n);
+	start = now_us();
+	rc = device_fault(d, DEVICE_WRITE);
+	if (!rc)
+		rc = pwrite_all(d, bounce ? bounce : p, n, off);
+	if (rc)
+		device_fail(d, rc, "write", off);
+	device_done(d, DEVICE_WRITE, now_us() - start, rc);
+	return rc;
+}
+
 int device_flush(struct device *d)
 {
-	int failed = __atomic_load_n(&d->failed, __ATOMIC_RELAXED);
+	uint64_t start;
+	int rc = device_failed(d);
 
-	if (failed)
-		return failed;
-	if (d->needs_flush && fdatasync(d->fd)) {
-		int rc = -errno;
-
-		set_failed(d, rc, "flush", 0);
+	if (rc || !d->needs_flush)
 		return rc;
-	}
-	return 0;
+	start = now_us();
+	rc = device_fault(d, DEVICE_FLUSH);
+	if (!rc && fdatasync(d->fd))
+		rc = -errno;
+	device_done(d, DEVICE_FLUSH, now_us() - start, rc);
+	return rc;
 }
 
 int device_read_superblock(struct device *d)

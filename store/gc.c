@@ -76,7 +76,7 @@ static bool victim_valid(struct tier *t)
 	struct segment *seg = t->gc.active ? segment_by_id(&t->seg, t->gc.victim) : NULL;
 
 	return seg && seg->state == SEGMENT_SEALED && seg->generation == t->gc.generation &&
-	       !t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev->failed;
+	       !t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].lost;
 }
 
 static void victim_begin(struct tier *t)
@@ -94,7 +94,7 @@ static bool victim_pick(struct tier *t)
 
 	t->gc.active = false;
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
-		if (!s->dev[d].dev || s->dev[d].dev->failed)
+		if (!s->dev[d].dev || s->dev[d].lost || device_failed(s->dev[d].dev))
 			continue;
 		for (uint32_t n = 0; n < s->dev[d].count; n++) {
 			struct segment *seg = &s->dev[d].seg[n];

@@ -161,8 +161,8 @@ static int next_segment(struct lane *l, enum lane_class class)
 	h = (struct log_segment_header){
 		.lane = (uint16_t)sh->index,
 		.lanes = (uint16_t)s->shard_count,
-		.incarnation = s->devices[0].sb.log_incarnation,
-		.log = s->devices[0].sb.log,
+		.incarnation = store_superblock(s)->log_incarnation,
+		.log = store_superblock(s)->log,
 		.generation = g->generation,
 		.session = s->session,
 		.first_batch = l->batch_seq + 1,
@@ -335,6 +335,18 @@ void lane_close(struct lane *l)
 
 /* ---- Writing ---- */
 
+static void write_ended(struct lane *l, struct batch *b, int rc)
+{
+	struct shard *sh = l->shard;
+
+	b->done = true;
+	b->rc = rc;
+	device_done(pos_device(sh->store, b->pos), DEVICE_FLUSH,
+		    loop_mono_us(sh->loop) - b->start_us, rc);
+	if (rc < 0)
+		store_fail(sh->store, -ERR_DEVICE, "a write to the log failed");
+}
+
 static void submit(struct lane *l)
 {
 	struct store *s = l->shard->store;
@@ -350,6 +362,12 @@ static void submit(struct lane *l)
 		list_push_back(&l->inflight, &b->link);
 		l->inflight_count++;
 		counter_add(&l->shard->device_written, (uint64_t)b->blocks * BLOCK_SIZE);
+		b->start_us = loop_mono_us(l->shard->loop);
+		rc = device_fault(d, DEVICE_FLUSH);
+		if (rc) {
+			write_ended(l, b, rc);
+			continue;
+		}
 		rc = io_writev(l->shard->loop, &b->io, d->fd, b->iov, b->payload_blocks ? 2 : 1,
 			       pos_off(s, b->pos), d->needs_flush ? IO_DSYNC : 0, &b->wait);
 		CHECK(rc == PENDING);
@@ -409,6 +427,10 @@ static void on_turn(struct turn_end *t)
 	if (l->open && l->inflight_count < LANE_INFLIGHT)
 		lane_close(l);
 	submit(l);
+	if (store_failed(l->shard->store)) { /* at once */
+		fail_waiting(l);
+		reap(l);
+	}
 	turn_end_disarm(t); /* lane_close armed it again */
 }
 
@@ -417,18 +439,10 @@ static void on_written(struct wait *w, int rc)
 	struct batch *b = container_of(w, struct batch, wait);
 	struct lane *l = b->lane;
 	struct shard *sh = l->shard;
-	struct store *s = sh->store;
 
-	b->done = true;
-	b->rc = rc;
-	if (rc < 0) {
-		struct device *d = pos_device(s, b->pos);
-
-		__atomic_store_n(&d->failed, rc, __ATOMIC_RELAXED);
-		store_fail(s, -ERR_DEVICE, "a write to the log failed");
-	} else if (!rule(RULE_LANE_ORDER)) {
+	write_ended(l, b, rc);
+	if (rc >= 0 && !rule(RULE_LANE_ORDER))
 		shard_batch_durable(sh, b);
-	}
 	reap(l);
 	if (l->open || !list_empty(&l->ready) || l->name_release)
 		turn_end_arm(sh->loop, &l->turn, TURN_LOG);

@@ -26,6 +26,7 @@ enum lane_class {
 };
 
 struct batch {
+	uint64_t start_us; /* when it was given to the device */
 	struct list link;
 	struct list records; /* struct log_tail.batch_link, in order */
 	struct list ops;     /* struct store_append.link, in order */

@@ -321,14 +321,6 @@ static struct page_node *drop_upto(struct shard *sh, struct page_node *p, struct
 	return p;
 }
 
-static bool map_is_damaged(const struct map_page *map)
-{
-	for (uint64_t m = map->mask; m; m &= m - 1)
-		if ((map->entry[__builtin_ctzll(m)].word & 7) == MAP_DAMAGED)
-			return true;
-	return false;
-}
-
 struct page_node *page_check(struct shard *sh, struct page_node *p, const struct map_page *map)
 {
 	if (!p->unchecked || p->destaging)
@@ -338,7 +330,7 @@ struct page_node *page_check(struct shard *sh, struct page_node *p, const struct
 	p->base = map->version;
 	if (!map->version.seq)
 		return p;
-	return drop_upto(sh, p, map->version, map_is_damaged(map));
+	return drop_upto(sh, p, map->version, tier_damage(sh->store->tier, map) != 0);
 }
 
 struct page_node *page_destaged(struct shard *sh, struct page_node *p, struct version version)
@@ -383,10 +375,8 @@ void page_view(const struct page_node *p, struct page_view *v)
 	}
 }
 
-void page_view_prune(struct page_view *v, const struct map_page *map)
+void page_view_prune(struct page_view *v, const struct map_page *map, bool damaged)
 {
-	bool damaged = map_is_damaged(map);
-
 	for (unsigned b = 0; b < PAGE_BLOCKS; b++)
 		if (v->kind[b] != VIEW_NONE &&
 		    (v->seq[b] < map->version.seq || (v->seq[b] == map->version.seq && !damaged)))

@@ -82,8 +82,8 @@ static void scan_segment(struct recovery *rc, uint32_t seg)
 	const uint8_t *p = window(rc, seg, 0, 1);
 	struct log_batch_header h;
 
-	if (!p || log_segment_decode(p, &sc->h) || !uuid_equal(&sc->h.log, &s->devices[0].sb.log) ||
-	    sc->h.incarnation != s->devices[0].sb.log_incarnation)
+	if (!p || log_segment_decode(p, &sc->h) || !uuid_equal(&sc->h.log, &store_superblock(s)->log) ||
+	    sc->h.incarnation != store_superblock(s)->log_incarnation)
 		return;
 	sc->valid = true;
 	sc->end = 1;
@@ -418,7 +418,7 @@ int recovery_scan(struct store *s, uint64_t *kv_commit)
 	*kv_commit = 0;
 	/* Unique to this opening: the caller has just raised the superblocks' sequence durably. So nothing of
 	 * an earlier one, headed or not, can be taken for ours. */
-	s->session = s->devices[0].sb.sequence << 32;
+	s->session = store_superblock(s)->sequence << 32;
 	for (uint32_t i = 0; i < s->seg_count; i++) {
 		struct scanned *sc = &rc->scanned[i];
 

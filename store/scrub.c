@@ -319,10 +319,17 @@ static bool in_use(struct tier *t, uint64_t word, uint32_t *id)
 	return seg && (seg->state == SEGMENT_OPEN || seg->state == SEGMENT_SEALED);
 }
 
+static bool on_lost_device(struct tier *t, uint64_t word)
+{
+	return tier_place_lost(t, word) || device_failed(t->seg.dev[map_entry_device(word)].dev);
+}
+
 static void mark_bad(struct tier *t, struct work_page *w, unsigned b)
 {
 	uint64_t word = w->page->entry[b].word;
 
+	if (on_lost_device(t, word))
+		return; /* it counts as damaged; but it may come back, so the map keeps its place */
 	log_error("scrub",
 		  "a stored block is bad; it is damaged here until another replica repairs it",
 		  "object=%llx block=%u device=%u offset=%llu", (unsigned long long)w->o->id,
@@ -348,6 +355,8 @@ static int check_shared(struct tier *t, struct work_page *w, unsigned b, bool co
 
 	if (rc && rc != -ERR_NOT_FOUND && rc != -ERR_CORRUPT)
 		return rc;
+	if (!rc && map_entry_has_place(sh->next.word) && on_lost_device(t, sh->next.word))
+		return 0;
 	if (!rc && content && map_entry_has_place(sh->next.word)) {
 		at = (struct map_entry){sh->next.word, sh->next.fp.lo};
 		if (!scrub_entry_good(t, &at))
@@ -549,6 +558,11 @@ static void segment_done(struct tier *t, const struct segment *seg, bool broken)
 {
 	struct scrub *s = &t->scrub;
 
+	if (device_failed(t->seg.dev[s->row.segment >> SEGMENT_DEVICE_SHIFT].dev)) {
+		s->in_segment = false; /* lost: there is nothing to check */
+		s->row.segment++;
+		return;
+	}
 	/* What was freed meanwhile is in neither count; of an open one the end is still being
 	 * written. */
 	if (seg->live > s->found_live && (broken || seg->state == SEGMENT_SEALED))

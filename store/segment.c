@@ -199,6 +199,8 @@ int segment_rows_apply(struct segments *s, const void *data, size_t len)
 		row.fill = read_u32(&r);
 		row.summaries = read_u32(&r);
 		row.padding = read_u32(&r);
+		if (!seg && row.state == SEGMENT_FREE && !row.live)
+			continue; /* of a larger device that was replaced by a smaller one */
 		if (!seg || row.state > SEGMENT_SEALED || row.stream >= STREAMS ||
 		    row.live > s->segment_size || row.fill > s->segment_size ||
 		    (uint64_t)row.live + row.summaries + row.padding > row.fill)
@@ -240,6 +242,11 @@ struct segment *segment_of_word(struct segments *s, uint64_t word, uint32_t *id)
 	return &s->dev[device].seg[n];
 }
 
+static uint32_t reserve_of(const struct segments *s)
+{
+	return MAX(6u, (s->total - s->lost) * 3 / 100);
+}
+
 int segments_open(struct segments *s, struct device *devices, unsigned count,
 		  const struct uuid *group, uint32_t group_incarnation)
 {
@@ -258,7 +265,7 @@ int segments_open(struct segments *s, struct device *devices, unsigned count,
 		    sb->segment_size != s->segment_size || s->segment_size < UNIT_MAX ||
 		    s->segment_size % BLOCK_SIZE || s->segment_size > 1u << 30 ||
 		    sb->data_start % BLOCK_SIZE ||
-		    sb->data_start + sb->data_len > devices[i].size ||
+		    (sb->data_start + sb->data_len > devices[i].size && !device_failed(&devices[i])) ||
 		    sb->data_len / s->segment_size >> SEGMENT_DEVICE_SHIFT) {
 			log_error("segment", "the superblock's data area makes no sense",
 				  "device=%s index=%u", devices[i].path, sb->index);
@@ -270,7 +277,7 @@ int segments_open(struct segments *s, struct device *devices, unsigned count,
 		d->seg = xcalloc(d->count ? d->count : 1, sizeof(*d->seg));
 		s->total += d->count;
 	}
-	s->reserve = MAX(6u, s->total * 3 / 100);
+	s->reserve = reserve_of(s);
 	s->dirty = xcalloc(s->total + 1, sizeof(uint32_t));
 	s->freed = xcalloc(s->total + 1, sizeof(uint32_t));
 	s->draining = xcalloc(s->total + 1, sizeof(uint32_t));
@@ -285,7 +292,8 @@ void segments_scan(struct segments *s)
 		unsigned errors = 0;
 
 		/* A device that answers nothing is lost; the others still serve. */
-		for (uint32_t n = 0; n < s->dev[i].count && errors < 8; n++) {
+		for (uint32_t n = 0; n < s->dev[i].count && errors < 8 && !device_failed(s->dev[i].dev);
+		     n++) {
 			uint32_t id = i << SEGMENT_DEVICE_SHIFT | n;
 			struct segment_header h;
 			int rc = device_pread(s->dev[i].dev, block, BLOCK_SIZE,
@@ -351,6 +359,87 @@ void segments_settle(struct segments *s)
 		}
 		s->free += s->dev[i].free;
 	}
+	segments_lose(s);
+}
+
+bool segments_lose(struct segments *s)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++) {
+		struct segment_device *d = &s->dev[i];
+
+		if (!d->dev || d->lost || !device_failed(d->dev))
+			continue;
+		d->lost = any = true;
+		s->free -= d->free;
+		s->lost += d->count;
+		s->unflushed &= ~(1u << i);
+	}
+	if (any)
+		s->reserve = reserve_of(s);
+	return any;
+}
+
+uint64_t segments_lost_free(const struct segments *s)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
+		for (uint32_t k = 0; s->dev[i].lost && k < s->dev[i].count; k++)
+			n += !s->dev[i].seg[k].used;
+	return n;
+}
+
+uint64_t segments_lost_live(const struct segments *s)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
+		for (uint32_t k = 0; s->dev[i].lost && k < s->dev[i].count; k++)
+			n += s->dev[i].seg[k].live;
+	return n;
+}
+
+void segments_renew(struct segments *s, unsigned index)
+{
+	struct segment_device *d = &s->dev[index];
+	uint32_t n = 0;
+
+	/* What waits to become free, or for its row, of the old one. */
+	for (uint32_t i = 0; i < s->dirty_count; i++)
+		if (s->dirty[i] >> SEGMENT_DEVICE_SHIFT != index)
+			s->dirty[n++] = s->dirty[i];
+	s->dirty_count = n;
+	n = 0;
+	for (uint32_t i = 0; i < s->freed_count; i++)
+		if (s->freed[i] >> SEGMENT_DEVICE_SHIFT != index)
+			s->freed[n++] = s->freed[i];
+	s->freed_count = n;
+	n = 0;
+	for (uint32_t i = 0; i < s->draining_count; i++)
+		if (s->draining[i] >> SEGMENT_DEVICE_SHIFT != index)
+			s->draining[n++] = s->draining[i];
+	s->draining_count = n;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct segment none = {.state = SEGMENT_FREE};
+
+		s->live -= d->seg[i].live;
+		space_count(s, &d->seg[i], &none);
+	}
+	s->total -= d->count;
+	s->lost -= d->lost ? d->count : 0;
+	free(d->seg);
+	d->count = d->free = (uint32_t)(d->dev->sb.data_len / s->segment_size);
+	d->seg = xcalloc(d->count, sizeof(*d->seg));
+	d->cursor = 0;
+	d->lost = false;
+	s->total += d->count;
+	s->free += d->count;
+	s->reserve = reserve_of(s);
+	s->dirty = xrealloc(s->dirty, (s->total + 1) * sizeof(uint32_t));
+	s->freed = xrealloc(s->freed, (s->total + 1) * sizeof(uint32_t));
+	s->draining = xrealloc(s->draining, (s->total + 1) * sizeof(uint32_t));
 }
 
 void segment_mark_dirty(struct segments *s, uint32_t id)
@@ -417,9 +506,11 @@ void segments_aborted(struct segments *s)
 void segments_reclaim(struct segments *s)
 {
 	for (uint32_t i = 0; i < s->draining_count; i++) {
+		struct segment_device *d = &s->dev[s->draining[i] >> SEGMENT_DEVICE_SHIFT];
+
 		segment_by_id(s, s->draining[i])->state = SEGMENT_FREE;
-		s->dev[s->draining[i] >> SEGMENT_DEVICE_SHIFT].free++;
-		s->free++;
+		d->free++;
+		s->free += !d->lost;
 	}
 	s->draining_count = 0;
 }
@@ -428,9 +519,9 @@ uint64_t segments_limit_bytes(const struct segments *s)
 {
 	uint64_t payload = s->segment_size - SEGMENT_HEADER_SIZE;
 	/* Two open segments and the reserve are never for live data. */
-	uint32_t spare = s->reserve + STREAMS;
-	uint64_t by_reserve = s->total > spare ? (s->total - spare) * payload : 0;
-	uint64_t by_fill = s->total * payload / 100 * 88;
+	uint32_t spare = s->reserve + STREAMS, there = s->total - s->lost;
+	uint64_t by_reserve = there > spare ? (there - spare) * payload : 0;
+	uint64_t by_fill = there * payload / 100 * 88;
 
 	/* Summaries: 4,160 bytes of device per live 4,096. */
 	return MIN(by_reserve, by_fill) / STORE_BYTES_PER_BLOCK * BLOCK_SIZE;

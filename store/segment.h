@@ -97,6 +97,7 @@ struct segment_device {
 	struct device *dev; /* NULL: no such index */
 	struct segment *seg;
 	uint32_t count, free, cursor;
+	bool lost; /* its device has failed or is not there: it takes nothing, and gives nothing */
 };
 
 struct stream; /* an open segment and the unit being built */
@@ -107,7 +108,8 @@ struct segments {
 	struct uuid group;
 	uint32_t group_incarnation;
 	uint64_t segment_size, generation, kv_commit; /* kv_commit: newest durable */
-	uint32_t total, free, reserve;
+	uint32_t total, free, reserve; /* free: not counting those of lost devices */
+	uint32_t lost; /* segments of lost devices, of the total */
 	uint64_t live; /* committed */
 	uint32_t *dirty, dirty_count;
 	uint32_t *freed, freed_count;       /* FREED, readers not yet waited for */
@@ -129,7 +131,15 @@ uint64_t segment_start(const struct segments *s, uint32_t id);  /* device offset
 /* The segment a place lies in, or NULL. */
 struct segment *segment_of_word(struct segments *s, uint64_t word, uint32_t *id);
 
-/* Table rows. decode: later rows win; unknown ids are an error. */
+/* Takes notice of devices that failed since: from then on their segments are lost. True: there were any. */
+bool segments_lose(struct segments *s);
+uint64_t segments_lost_free(const struct segments *s); /* free segments of lost devices */
+uint64_t segments_lost_live(const struct segments *s); /* live bytes on lost devices */
+/* The device of this index was replaced by another, and nothing in the map names its segments any more: all
+ * of them are free, as many as the new one has. */
+void segments_renew(struct segments *s, unsigned index);
+
+/* Table rows. decode: later rows win; unknown ids that are not free are an error. */
 size_t segment_rows_size(uint32_t count);
 void segment_rows_encode(struct writer *w, uint64_t commit, uint32_t count,
 			 bool (*next)(void *arg, uint32_t *id, struct segment *out), void *arg);
@@ -159,4 +169,5 @@ int segment_append(struct segments *s, enum segment_stream stream, const struct 
 int segment_flush_unit(struct segments *s, enum segment_stream stream) MUST_USE;
 /* Forgets the unit being built and seals the stream's segment: after an error. */
 void segment_abandon(struct segments *s, enum segment_stream stream);
+void segment_abandon_lost(struct segments *s, enum segment_stream stream); /* if its device is lost */
 int segments_flush_devices(struct segments *s) MUST_USE;

@@ -89,6 +89,14 @@ void segment_abandon(struct segments *s, enum segment_stream which)
 		stream_seal(s, st);
 }
 
+void segment_abandon_lost(struct segments *s, enum segment_stream which)
+{
+	struct stream *st = s->stream[which];
+
+	if (st && st->open && s->dev[st->id >> SEGMENT_DEVICE_SHIFT].lost)
+		segment_abandon(s, which);
+}
+
 /* On the device with most room; devices that failed take nothing. */
 static int stream_open(struct segments *s, struct stream *st, enum segment_stream which)
 {
@@ -99,7 +107,7 @@ static int stream_open(struct segments *s, struct stream *st, enum segment_strea
 	int rc;
 
 	for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
-		if (s->dev[i].free && !s->dev[i].dev->failed && (!d || s->dev[i].free > d->free))
+		if (s->dev[i].free && !device_failed(s->dev[i].dev) && (!d || s->dev[i].free > d->free))
 			d = &s->dev[i];
 	if (!d || s->free <= reserve)
 		return -ERR_FULL;

@@ -130,7 +130,7 @@ static void ledger_make(struct store_ledger *l, const struct object_counters *o,
 static void space_make(struct store_ledger *l, const struct segments *s)
 {
 	uint64_t used = s->space.segments * s->segment_size;
-	uint64_t free_segments = s->total - s->space.segments;
+	uint64_t free_segments = s->total - s->space.segments - segments_lost_free(s);
 	uint64_t reserve = MIN(free_segments, s->reserve);
 
 	l->summary_bytes = s->space.summaries;
@@ -397,7 +397,8 @@ bool share_is_damaged(struct tier *t, uint64_t id)
 {
 	struct tshare *s;
 
-	return share_load(t, id, &s) || !map_entry_has_place(s->next.word);
+	return share_load(t, id, &s) || !map_entry_has_place(s->next.word) ||
+	       tier_place_lost(t, s->next.word);
 }
 
 void share_set_damaged(struct tier *t, struct tshare *s)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk group: open, start, stop, close; identity, credits, statistics. */
+/* A disk group: open, start, stop, close; credits, statistics. Its devices are store_group.c's. */
 #include "store/store.h"
 
 #include <stdlib.h>
@@ -9,141 +9,6 @@
 #include "store/store_impl.h"
 
 #define READS_MAX 1024u
-
-/* ---- Devices ---- */
-
-static int order_devices(const void *a, const void *b)
-{
-	const struct device *x = a, *y = b;
-
-	return (int)x->sb.index - (int)y->sb.index;
-}
-
-static int open_device(struct store *s, const struct store_config *cfg, const char *path)
-{
-	struct device *d = &s->devices[s->device_count];
-	int rc = device_open(d, path, cfg->buffered, false);
-
-	if (rc)
-		return rc;
-	rc = device_read_superblock(d);
-	if (!rc &&
-	    (!uuid_equal(&d->sb.cluster, &cfg->cluster) || !uuid_equal(&d->sb.node, &cfg->node)))
-		rc = -ERR_FOREIGN;
-	if (rc)
-		device_close(d);
-	else
-		s->device_count++;
-	return rc;
-}
-
-/* A device that cannot be opened is missing; what that means depends on what it was. */
-static int missing(const struct store *s)
-{
-	bool log = false;
-	unsigned want;
-
-	if (!s->device_count)
-		return -ERR_DEVICE;
-	want = s->devices[0].sb.devices;
-	for (unsigned i = 0; i < s->device_count; i++)
-		log |= s->devices[i].sb.log_len > 0;
-	if (s->device_count == want)
-		return 0;
-	/* Single-tier: the log is spread over all. Else the cache device is there or not. */
-	return log && s->devices[s->device_count - 1].sb.role == DEVICE_CACHE ? -ERR_DEVICE
-									      : -ERR_LOG_LOST;
-}
-
-static int check_group(const struct store *s, bool strict)
-{
-	const struct superblock *a = &s->devices[0].sb;
-	int rc = missing(s);
-
-	if (rc) {
-		log_error("store", "a device of the group is missing", "present=%u of=%u error=%s",
-			  s->device_count, a->devices, err_name(rc));
-		return rc;
-	}
-	for (unsigned i = 0; i < s->device_count; i++) {
-		const struct superblock *b = &s->devices[i].sb;
-
-		if (!uuid_equal(&a->group, &b->group) || a->devices != b->devices ||
-		    (i && b->index == s->devices[i - 1].sb.index))
-			return -ERR_FOREIGN;
-		if (!strict)
-			continue;
-		if (b->flags & SUPERBLOCK_PENDING)
-			return -ERR_INVALID;
-		if (b->flags & SUPERBLOCK_RESETTING)
-			return -ERR_MAP_LOST;
-	}
-	for (unsigned i = 1; i < s->device_count && strict; i++) {
-		const struct superblock *b = &s->devices[i].sb;
-
-		if (!uuid_equal(&a->log, &b->log) || a->log_incarnation != b->log_incarnation ||
-		    a->group_incarnation != b->group_incarnation)
-			return -ERR_LOG_LOST; /* a reset that keeps the map did not end */
-	}
-	return 0;
-}
-
-int group_open(const struct store_config *cfg, bool strict, struct store **out)
-{
-	struct store *s;
-	int rc = 0;
-
-	if (!cfg->device_count || cfg->device_count > GROUP_DEVICES_MAX)
-		return -EINVAL;
-	s = xcalloc(1, sizeof(*s));
-	for (unsigned i = 0; i < cfg->device_count; i++) {
-		rc = open_device(s, cfg, cfg->devices[i]);
-		if (!rc)
-			continue;
-		log_error("store", "cannot open a device", "device=%s error=%s", cfg->devices[i],
-			  err_name(rc));
-		if (rc == -ERR_BUSY || rc == -ERR_FOREIGN || rc == -ERR_VERSION)
-			break;
-		rc = 0;
-	}
-	qsort(s->devices, s->device_count, sizeof(s->devices[0]), order_devices);
-	while (s->capacity_count < s->device_count &&
-	       s->devices[s->capacity_count].sb.role == DEVICE_CAPACITY)
-		s->capacity_count++;
-	if (!rc)
-		rc = check_group(s, strict);
-	if (rc) {
-		group_close(s);
-		return rc;
-	}
-	pthread_mutex_init(&s->lock, NULL);
-	*out = s;
-	return 0;
-}
-
-void group_close(struct store *s)
-{
-	for (unsigned i = 0; i < s->device_count; i++)
-		device_close(&s->devices[i]);
-	free(s->segs);
-	free(s->legacy);
-	free(s);
-}
-
-void group_tier_config(struct store *s, const struct store_config *cfg, struct tier_config *out)
-{
-	*out = (struct tier_config){
-		.capacity = s->devices,
-		.capacity_count = s->capacity_count,
-		.metadata_dir = cfg->metadata_dir,
-		.group = s->devices[0].sb.group,
-		.group_incarnation = s->devices[0].sb.group_incarnation,
-		.shards = cfg->shards,
-		.page_cache_bytes = cfg->page_cache_bytes,
-		.block_cache_bytes = cfg->block_cache_bytes,
-		.dedup_hint_bytes = cfg->dedup_hint_bytes,
-	};
-}
 
 /* ---- Log space ---- */
 
@@ -155,7 +20,7 @@ static int make_segments(struct store *s, unsigned shards)
 		const struct superblock *sb = &s->devices[i].sb;
 		uint32_t blocks = (uint32_t)(sb->log_segment_size / BLOCK_SIZE), count;
 
-		if (!sb->log_len)
+		if (!sb->log_len || device_failed(&s->devices[i]))
 			continue;
 		count = (uint32_t)(sb->log_len / sb->log_segment_size);
 		if ((s->seg_blocks && blocks != s->seg_blocks) ||
@@ -189,7 +54,7 @@ static int make_segments(struct store *s, unsigned shards)
 				.off = p->device->sb.log_start +
 				       (uint64_t)k * p->device->sb.log_segment_size};
 	}
-	s->log_seed = log_seed(&s->devices[0].sb.log, s->devices[0].sb.log_incarnation);
+	s->log_seed = log_seed(&store_superblock(s)->log, store_superblock(s)->log_incarnation);
 	return 0;
 }
 
@@ -265,24 +130,6 @@ static void open_object(void *arg, const struct tier_object *t)
 	recovery_object(arg, t);
 }
 
-/* Each opening has a sequence of its own: generations are made from it. */
-static int raise_sequence(struct store *s)
-{
-	uint64_t highest = 0;
-
-	for (unsigned i = 0; i < s->device_count; i++)
-		highest = MAX(highest, s->devices[i].sb.sequence);
-	for (unsigned i = 0; i < s->device_count; i++) {
-		int rc;
-
-		s->devices[i].sb.sequence = highest;
-		rc = device_write_superblock(&s->devices[i]);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
 static void on_damage(void *arg, unsigned shard, const struct store_damage *d)
 {
 	const struct shard *sh = &((struct store *)arg)->shards[shard];
@@ -297,7 +144,7 @@ static int open_parts(struct store *s, const struct store_config *cfg)
 	int rc = make_segments(s, cfg->shards);
 
 	if (!rc)
-		rc = raise_sequence(s);
+		rc = group_raise_sequence(s);
 	if (rc)
 		return rc;
 	s->shard_count = cfg->shards;
@@ -314,7 +161,10 @@ static int open_parts(struct store *s, const struct store_config *cfg)
 	for (unsigned i = 0; i < cfg->shards; i++)
 		shard_init(s, i);
 	tier_objects(s->tier, open_object, s);
-	return recovery_replay(s);
+	rc = recovery_replay(s);
+	if (!rc)
+		group_listen(s);
+	return rc;
 }
 
 int store_open(const struct store_config *cfg, struct store **out)
@@ -346,31 +196,6 @@ void store_close(struct store *s)
 	if (s->tier)
 		tier_close(s->tier);
 	group_close(s);
-}
-
-int store_set_node_incarnation(struct store *s, uint32_t incarnation)
-{
-	for (unsigned i = 0; i < s->device_count; i++) {
-		int rc;
-
-		s->devices[i].sb.node_incarnation = incarnation;
-		rc = device_write_superblock(&s->devices[i]);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
-void store_identity(const struct store *s, struct store_identity *out)
-{
-	const struct superblock *sb = &s->devices[0].sb;
-
-	*out = (struct store_identity){.group = sb->group,
-				       .group_number = sb->group_number,
-				       .group_incarnation = sb->group_incarnation};
-	for (unsigned i = 0; i < s->device_count; i++)
-		out->node_incarnation =
-			MAX(out->node_incarnation, s->devices[i].sb.node_incarnation);
 }
 
 /* ---- Start and stop ---- */
@@ -482,7 +307,7 @@ void store_fail(struct store *s, int code, const char *why)
 	if (!atomic_compare_exchange_strong(&s->failed, &none, code))
 		return;
 	log_error("store", "the group failed", "group=%u error=%s why=\"%s\"",
-		  s->devices[0].sb.group_number, err_name(code), why);
+		  store_superblock(s)->group_number, err_name(code), why);
 	store_wake(s);
 }
 

@@ -51,18 +51,6 @@ int store_format(const struct store_format *f) MUST_USE;
 int store_finalize(const char *const *devices, unsigned count, const struct uuid *group,
 		   uint16_t group_number) MUST_USE;
 
-/* What a device's superblocks say. 0; -ENODATA: no superblock; -ERR_CORRUPT: both bad; -ERR_VERSION. */
-struct store_probe {
-	struct uuid cluster, node, group, device;
-	enum device_role role;
-	unsigned index;
-	uint16_t group_number;
-	uint32_t group_incarnation, node_incarnation;
-	bool pending;
-	uint64_t size_bytes;
-};
-int store_probe(const char *path, struct store_probe *out) MUST_USE;
-
 struct store_config {
 	const char *const *devices; /* all devices of the group, in any order */
 	unsigned device_count;
@@ -74,7 +62,8 @@ struct store_config {
 	bool buffered; /* no O_DIRECT (file systems that refuse it) */
 };
 /* Opens exclusively (-ERR_BUSY naming who holds it), verifies identity (-ERR_FOREIGN), recovers log and
- * map. When the log or the map is lost the error says so and the caller decides (store_reset). */
+ * map. When the log or the map is lost the error says so and the caller decides (store_reset). Capacity
+ * devices that are missing, or fail later, cost their blocks only (store_device.h). */
 int store_open(const struct store_config *cfg, struct store **out) MUST_USE;
 /* Log or map lost, or Raft knows a newer incarnation: the group starts empty (map lost) or without log
  * under a new incarnation. Durable before return; then store_open again. */
@@ -259,7 +248,7 @@ struct store_manifest {
 	uint32_t page;
 	struct version version;		  /* out: committed */
 	uint64_t data, hole, zero, damaged; /* out; partition of the 64 blocks */
-	uint64_t fp64[PAGE_BLOCKS];	  /* out; for `data` blocks */
+	uint64_t fp64[PAGE_BLOCKS];	  /* out; for `data` blocks, and damaged ones of which it is known */
 	void *impl;
 };
 int store_manifest(struct store_object *o, struct store_manifest *op, struct wait *w) MUST_USE;
@@ -286,10 +275,14 @@ struct store_stats {
 	uint64_t logical_bytes, objects;
 	uint64_t appended_blocks, destaged_blocks, gc_blocks, device_written_bytes, device_read_bytes;
 	uint64_t page_cache_hits, page_cache_misses, corrupt_blocks, io_errors;
-	/* raw_bytes = data_used + padding + summary + dead + free + reserve + log + layout: the raw side of
-	 * the ledger, as of the newest map commit. layout: superblocks and what no segment fits in. */
+	/* raw_bytes = data_used + padding + summary + dead + free + reserve + lost + log + layout: the raw
+	 * side of the ledger, as of the newest map commit. layout: superblocks and what no segment fits
+	 * in. */
 	uint64_t padding_bytes, summary_bytes, dead_bytes, free_bytes, reserve_bytes, layout_bytes;
 	uint64_t zero_bytes, dedup_saved_bytes, compression_saved_bytes, damaged_bytes;
+	/* Lost capacity devices: free segments (part of the raw sum), and what of data_used stands there. */
+	uint64_t lost_bytes, lost_live_bytes;
+	uint64_t losses; /* changes when more was found to be lost */
 	/* Hints: matches found through them; their table, and what it may grow to; hints that gave way to
 	 * newer ones, or led nowhere. */
 	uint64_t dedup_matched_blocks, dedup_hint_bytes, dedup_hint_budget_bytes, dedup_hint_evictions,

@@ -504,6 +504,8 @@ struct tail_read {
 	struct wait wait;
 	struct store_tail *op;
 	struct store_object *object;
+	struct device *device;
+	uint64_t start_us;
 	uint32_t seg;
 };
 
@@ -522,6 +524,7 @@ static void on_tail_read(struct wait *w, int rc)
 	struct store_object *o = tr->object;
 	struct shard *sh = o->shard;
 
+	device_done(tr->device, DEVICE_READ, loop_mono_us(sh->loop) - tr->start_us, rc);
 	if (!rc)
 		rc = tail_verify(op, op->payload.len / BLOCK_SIZE);
 	if (rc == -ERR_CORRUPT)
@@ -581,8 +584,10 @@ int store_tail_next(struct store_object *o, struct store_tail *op, struct versio
 	sh->ops++;
 	o->refs++;
 	counter_add(&sh->device_read, op->payload.len);
-	rc = io_read(sh->loop, &op->io, pos_device(sh->store, t->pos)->fd, buf->data,
-		     op->payload.len, pos_off(sh->store, t->pos), &tr->wait);
+	tr->device = pos_device(sh->store, t->pos);
+	tr->start_us = loop_mono_us(sh->loop);
+	rc = io_read(sh->loop, &op->io, tr->device->fd, buf->data, op->payload.len,
+		     pos_off(sh->store, t->pos), &tr->wait);
 	CHECK(rc == PENDING);
 	return PENDING;
 }

@@ -382,6 +382,8 @@ static void on_saved(struct post *p)
 struct release_mark {
 	struct wait wait;
 	struct shard *shard;
+	struct device *device;
+	uint64_t start_us;
 	uint32_t seg;
 	struct io io;
 	uint8_t *block;
@@ -393,6 +395,7 @@ static void on_marked(struct wait *w, int rc)
 	struct shard *sh = m->shard;
 	struct store *s = sh->store;
 
+	device_done(m->device, DEVICE_FLUSH, loop_mono_us(sh->loop) - m->start_us, rc);
 	if (rc) {
 		store_fail(s, -ERR_DEVICE, "a write to the log failed");
 	} else {
@@ -417,6 +420,8 @@ static void mark_released(struct shard *sh, uint32_t seg)
 
 	m->wait.resume = on_marked;
 	m->shard = sh;
+	m->device = d;
+	m->start_us = loop_mono_us(sh->loop);
 	m->seg = seg;
 	m->block = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
 	s->legacy[seg].released = true;

@@ -9,6 +9,7 @@
 
 #define EDGE_BYTES       65536u /* where file systems, partition tables and RAID keep their signatures */
 #define REGION_START     (1u << 20)
+#define CACHE_INDEX      (GROUP_DEVICES_MAX - 1)
 #define LOG_SEGMENT_MIN  (2u << 20) /* holds one largest batch with room to spare */
 #define LOG_SEGMENT_MAX  (32u << 20)
 #define LOG_MIN          (16ull * LOG_SEGMENT_MIN)
@@ -64,7 +65,9 @@ static int check_device(struct device *d, const struct store_format *f)
 	return rc;
 }
 
-static int lay_out(struct device *d, bool with_log, bool with_data, uint64_t log_segment)
+/* segment: of the data area; 0: as the device's size suggests. */
+static int lay_out(struct device *d, bool with_log, bool with_data, uint64_t log_segment,
+		   uint64_t segment)
 {
 	uint64_t end = d->size - BLOCK_SIZE, at = REGION_START;
 	struct superblock *sb = &d->sb;
@@ -80,8 +83,9 @@ static int lay_out(struct device *d, bool with_log, bool with_data, uint64_t log
 		at += sb->log_len;
 	}
 	if (with_data) {
-		sb->segment_size =
-			clamp(pow2_below(d->size / 256), DATA_SEGMENT_MIN, DATA_SEGMENT_MAX);
+		sb->segment_size = segment ? segment
+					   : clamp(pow2_below(d->size / 256), DATA_SEGMENT_MIN,
+						   DATA_SEGMENT_MAX);
 		sb->data_start = at;
 		sb->data_len = at < end ? round_down(end - at, sb->segment_size) : 0;
 	}
@@ -108,20 +112,18 @@ static int clear_device(struct device *d)
 	return rc ? rc : device_flush(d);
 }
 
-static int format_device(struct device *d, const struct store_format *f,
-			 const struct superblock *common, bool cache, unsigned index,
-			 uint64_t log_segment)
+static struct superblock_member member_of(const struct superblock *sb)
 {
-	int rc;
+	return (struct superblock_member){.device = sb->device,
+					  .role = (uint16_t)sb->role,
+					  .size = sb->size,
+					  .data_start = sb->data_start,
+					  .data_len = sb->data_len};
+}
 
-	d->sb = *common;
-	uuid_make(&d->sb.device);
-	d->sb.role = cache ? DEVICE_CACHE : DEVICE_CAPACITY;
-	d->sb.index = (uint16_t)index;
-	rc = lay_out(d, cache || !f->cache, !cache, log_segment);
-	if (!rc)
-		rc = clear_device(d);
-	return rc ? rc : device_write_superblock(d);
+static uint64_t log_segment_for(uint64_t size, bool cache)
+{
+	return clamp(pow2_below(size / (cache ? 32 : 256)), LOG_SEGMENT_MIN, LOG_SEGMENT_MAX);
 }
 
 static int open_all(const struct store_format *f, struct device *devs, unsigned *opened)
@@ -172,24 +174,28 @@ static int format_group(const struct store_format *f, struct device *devs, unsig
 		return 0; /* a re-run of a finished one */
 	for (unsigned i = 0; i < n; i++)
 		if (!f->cache || i == f->capacity_count)
-			log_segment = MIN(log_segment,
-					  clamp(pow2_below(devs[i].size / (f->cache ? 32 : 256)),
-						LOG_SEGMENT_MIN, LOG_SEGMENT_MAX));
+			log_segment = MIN(log_segment, log_segment_for(devs[i].size, f->cache));
 	uuid_make(&common.log);
 	/* The map first: superblocks say that a group exists only when all of it does. */
 	for (unsigned i = 0; i < n; i++) {
-		devs[i].sb = common;
-		rc = lay_out(&devs[i], !f->cache || i == f->capacity_count, i < f->capacity_count,
-			     log_segment);
+		bool cache = i == f->capacity_count;
+		struct superblock *sb = &devs[i].sb;
+
+		*sb = common;
+		uuid_make(&sb->device);
+		sb->role = cache ? DEVICE_CACHE : DEVICE_CAPACITY;
+		sb->index = (uint16_t)(cache ? CACHE_INDEX : i);
+		rc = lay_out(&devs[i], !f->cache || cache, !cache, log_segment, 0);
 		if (rc)
 			return rc;
+		common.member[sb->index] = member_of(sb);
 	}
 	rc = tier_format(&tier);
 	for (unsigned i = 0; i < n && !rc; i++) {
-		bool cache = i == f->capacity_count;
-
-		rc = format_device(&devs[i], f, &common, cache, cache ? GROUP_DEVICES_MAX - 1 : i,
-				   log_segment);
+		memcpy(devs[i].sb.member, common.member, sizeof(common.member));
+		rc = clear_device(&devs[i]);
+		if (!rc)
+			rc = device_write_superblock(&devs[i]);
 	}
 	return rc;
 }
@@ -245,8 +251,9 @@ int store_probe(const char *path, struct store_probe *out)
 	if (rc)
 		return rc;
 	rc = device_read_superblock(&d);
-	if (!rc)
+	if (!rc) {
 		*out = (struct store_probe){
+			.sequence = d.sb.sequence,
 			.cluster = d.sb.cluster,
 			.node = d.sb.node,
 			.group = d.sb.group,
@@ -259,8 +266,31 @@ int store_probe(const char *path, struct store_probe *out)
 			.pending = d.sb.flags & SUPERBLOCK_PENDING,
 			.size_bytes = d.sb.size,
 		};
+		for (unsigned i = 0; i < GROUP_DEVICES_MAX; i++)
+			out->member[i] = (struct store_member){
+				.device = d.sb.member[i].device,
+				.role = (enum device_role)d.sb.member[i].role,
+				.failed = d.sb.member[i].state == MEMBER_FAILED,
+				.size_bytes = d.sb.member[i].size,
+			};
+	}
 	device_close(&d);
 	return rc;
+}
+
+/* Devices that are not there are given up by a reset: what they have is of the old life. */
+static int give_up_missing(struct store *s)
+{
+	bool log = false;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		log |= !s->devices[i].failed && s->devices[i].sb.log_len;
+	if (!log)
+		return -ERR_LOG_LOST; /* first a new cache device */
+	for (unsigned i = 0; i < s->device_count; i++)
+		for (unsigned k = 0; k < s->device_count && s->devices[i].failed; k++)
+			s->devices[k].sb.member[s->devices[i].sb.index].state = MEMBER_FAILED;
+	return 0;
 }
 
 int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool keep_map)
@@ -272,12 +302,15 @@ int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool
 	if (rc)
 		return rc;
 	uuid_make(&log);
+	rc = give_up_missing(s);
 	/* Superblocks first, marked: a crash between here and the end leaves a group that must be reset
 	 * again, never an empty map under the old incarnation. */
 	for (unsigned step = 0; step < 2 && !rc; step++) {
 		for (unsigned i = 0; i < s->device_count && !rc; i++) {
 			struct device *d = &s->devices[i];
 
+			if (d->failed)
+				continue;
 			if (!step) {
 				d->sb.log = log;
 				d->sb.log_incarnation++;
@@ -296,6 +329,163 @@ int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool
 			rc = tier_format(&tier);
 		}
 	}
+	group_close(s);
+	return rc;
+}
+
+/* ---- Replacing a device ------------------------------------------------------------------------ */
+
+/* Opens the device and lays it out as member `index` of the group. 1: it is that member already. */
+static int prepare(struct device *d, const char *path, bool buffered, const struct superblock *group,
+		   unsigned index, bool wipe)
+{
+	const struct superblock_member *m = &group->member[index];
+	bool single = !group->member[CACHE_INDEX].role;
+	int rc = device_open(d, path, buffered, false);
+
+	if (rc)
+		return rc;
+	rc = device_read_superblock(d);
+	if (!rc && uuid_equal(&d->sb.group, &group->group) && uuid_equal(&d->sb.device, &m->device) &&
+	    m->state != MEMBER_FAILED)
+		return 1;
+	rc = wipe ? 0 : check_empty(d);
+	if (rc)
+		return rc;
+	d->sb = *group;
+	d->sb.log_start = d->sb.log_len = d->sb.data_start = d->sb.data_len = 0;
+	d->sb.log_segment_size = d->sb.segment_size = 0;
+	uuid_make(&d->sb.device);
+	d->sb.role = m->role;
+	d->sb.index = (uint16_t)index;
+	rc = lay_out(d, m->role == DEVICE_CACHE || single, m->role == DEVICE_CAPACITY,
+		     single ? group->log_segment_size : log_segment_for(d->size, true),
+		     group->segment_size);
+	if (!rc)
+		rc = clear_device(d);
+	if (!rc)
+		d->sb.member[index] = member_of(&d->sb);
+	return rc;
+}
+
+struct replacing {
+	struct store *store;
+	unsigned slot;
+};
+
+/* The new device's superblock first: it is then the newest, and says who belongs to the group. */
+static int publish(void *arg)
+{
+	struct replacing *r = arg;
+	struct store *s = r->store;
+	struct device *d = &s->devices[r->slot];
+	uint64_t highest = 0;
+	int rc;
+
+	pthread_mutex_lock(&s->superblocks);
+	for (unsigned i = 0; i < s->device_count; i++) {
+		highest = MAX(highest, s->devices[i].sb.sequence);
+		s->devices[i].sb.member[d->sb.index] = member_of(&d->sb);
+	}
+	d->sb.sequence = highest;
+	rc = device_write_superblock(d);
+	if (!rc)
+		rc = group_save_members(s);
+	pthread_mutex_unlock(&s->superblocks);
+	return rc;
+}
+
+int store_replace(struct store *s, const struct uuid *old, const char *path, bool wipe)
+{
+	struct replacing r = {.store = s};
+	struct superblock group;
+	struct device *fresh;
+	int rc;
+
+	while (r.slot < s->capacity_count && !uuid_equal(&s->devices[r.slot].sb.device, old))
+		r.slot++;
+	if (r.slot == s->capacity_count || s->retired_count == ARRAY_LEN(s->retired))
+		return r.slot == s->capacity_count ? -ERR_NOT_FOUND : -ERR_LIMIT;
+	pthread_mutex_lock(&s->superblocks);
+	group = *store_superblock(s);
+	pthread_mutex_unlock(&s->superblocks);
+	group.log_segment_size = (uint64_t)s->seg_blocks * BLOCK_SIZE;
+	group.segment_size = s->devices[r.slot].sb.segment_size;
+	fresh = xcalloc(1, sizeof(*fresh));
+	rc = prepare(fresh, path, s->buffered, &group, s->devices[r.slot].sb.index, wipe);
+	if (!rc) {
+		device_fail(&s->devices[r.slot], -ESHUTDOWN, "replaced", 0);
+		rc = tier_replace(s->tier, s->devices[r.slot].sb.index, fresh, publish, &r);
+	}
+	if (rc) {
+		device_close(fresh);
+		free(fresh);
+		return MIN(rc, 0);
+	}
+	s->retired[s->retired_count++] = fresh;
+	log_info("store", "a device was replaced", "device=%s index=%u", path,
+		 s->devices[r.slot].sb.index);
+	return 0;
+}
+
+static int replace_log(struct store *s, struct device *d, uint32_t group_incarnation)
+{
+	uint64_t highest = 0;
+	int rc;
+
+	uuid_make(&d->sb.log);
+	d->sb.log_incarnation++;
+	d->sb.group_incarnation = group_incarnation;
+	for (unsigned i = 0; i < s->device_count; i++)
+		highest = MAX(highest, s->devices[i].sb.sequence);
+	/* The new one first: newest, of another log than the others. Until they follow the group does
+	 * not open,
+	 * and a reset that keeps the map ends it. */
+	d->sb.sequence = highest;
+	rc = device_write_superblock(d);
+	for (unsigned i = 0; i < s->device_count && !rc; i++) {
+		struct device *o = &s->devices[i];
+
+		if (o->failed || o->sb.role == DEVICE_CACHE)
+			continue;
+		o->sb.log = d->sb.log;
+		o->sb.log_incarnation = d->sb.log_incarnation;
+		o->sb.group_incarnation = group_incarnation;
+		o->sb.sequence = highest;
+		memcpy(o->sb.member, d->sb.member, sizeof(o->sb.member));
+		rc = device_write_superblock(o);
+	}
+	return rc;
+}
+
+int store_replace_log(const struct store_config *cfg, uint32_t group_incarnation, const char *path,
+		      bool wipe)
+{
+	struct superblock group;
+	struct device fresh;
+	struct store *s;
+	int rc = group_open(cfg, false, &s);
+
+	if (rc)
+		return rc;
+	group = s->devices[0].sb;
+	for (unsigned i = 0; i < s->device_count; i++) {
+		struct device *d = &s->devices[i];
+
+		if (d->sb.role == DEVICE_CAPACITY && !d->failed)
+			group = d->sb;
+		if (d->sb.role == DEVICE_CACHE)
+			device_close(d); /* it may be given again, wiped */
+	}
+	if (group.member[CACHE_INDEX].role != DEVICE_CACHE) {
+		group_close(s);
+		return -ERR_NOT_FOUND;
+	}
+	group.member[CACHE_INDEX].state = MEMBER_FAILED; /* even if it is the same device again */
+	rc = prepare(&fresh, path, cfg->buffered, &group, CACHE_INDEX, wipe);
+	if (!rc)
+		rc = replace_log(s, &fresh, group_incarnation);
+	device_close(&fresh);
 	group_close(s);
 	return rc;
 }

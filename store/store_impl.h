@@ -10,6 +10,7 @@
 #include "store/header.h"
 #include "store/lane.h"
 #include "store/log_index.h"
+#include "store/store_device.h"
 #include "store/tier.h"
 
 #define APPEND_MOVE 0xff /* store_append.kind of a re-appended record */
@@ -170,6 +171,10 @@ struct log_pool {
 struct store {
 	struct device devices[GROUP_DEVICES_MAX]; /* capacity in index order, then the cache device */
 	unsigned device_count, capacity_count;
+	struct device *retired[GROUP_DEVICES_MAX]; /* replaced ones: reads may still be in them */
+	unsigned retired_count;
+	bool buffered;
+	pthread_mutex_t superblocks; /* held while they are written, once the store is open */
 	struct uuid cluster, node;
 	uint64_t index_budget; /* per shard */
 
@@ -196,10 +201,16 @@ struct store {
 	atomic_bool destage_full;    /* the capacity devices took no more */
 };
 
-/* store.c */
+/* store_group.c */
 int group_open(const struct store_config *cfg, bool strict, struct store **out) MUST_USE;
 void group_close(struct store *s);
 void group_tier_config(struct store *s, const struct store_config *cfg, struct tier_config *out);
+int group_raise_sequence(struct store *s) MUST_USE;
+int group_save_members(struct store *s) MUST_USE; /* the table of members, into all superblocks */
+void group_listen(struct store *s); /* from here on a failing device is acted upon */
+const struct superblock *store_superblock(const struct store *s); /* what all say */
+
+/* store.c */
 void store_fail(struct store *s, int code, const char *why);
 static inline int store_failed(const struct store *s)
 {

@@ -64,16 +64,6 @@ static struct version over_tail(const struct store_object *o, uint32_t page, str
 	return v;
 }
 
-static uint64_t damaged_blocks(const struct map_page *map)
-{
-	uint64_t d = 0;
-
-	for (uint64_t m = map->mask; m; m &= m - 1)
-		if ((map->entry[__builtin_ctzll(m)].word & 7) == MAP_DAMAGED)
-			d |= m & -m;
-	return d;
-}
-
 /* ---- One page of the map after the other ---- */
 
 static bool wants(struct pages_op *p, uint32_t page)
@@ -109,7 +99,7 @@ static void got(struct pages_op *p, uint32_t page)
 		unsigned i = page - p->first;
 
 		p->versions[i] = map->version;
-		p->damaged[i] = damaged_blocks(map);
+		p->damaged[i] = tier_damage(p->shard->store->tier, map);
 		if (p->must_exist && !map->version.seq)
 			p->lost |= 1ull << i;
 	} else if (p->kind == PAGES_FOLDS && !n && p->base_count < FOLD_BASES) {
@@ -291,9 +281,14 @@ static int finish_folds(struct pages_op *p)
 	struct shard *sh = p->shard;
 
 	mark_touched(p);
-	for (uint32_t i = 0; i < op->regions; i++)
+	for (uint32_t i = 0; i < op->regions; i++) {
 		op->folds[i] = tier_region_fold(sh->store->tier, sh->index, p->object->id,
 						op->first_region + i);
+		/* Y2: pages that are damaged are copied, whatever their version. */
+		if (!op->uncommitted && tier_region_lost(sh->store->tier, sh->index, p->object->id,
+							 op->first_region + i))
+			op->folds[i] ^= rng_next(loop_rng(sh->loop)) | 1;
+	}
 	for (uint32_t i = 0; i < p->count; i++) {
 		uint64_t *fold = &op->folds[i / REGION_PAGES];
 		struct version base, now;
@@ -374,11 +369,12 @@ static int finish_manifest(struct pages_op *p)
 	struct store_manifest *op = p->op;
 	const struct map_page *map = &p->get.out;
 	const struct page_node *n = page_find(p->shard, p->object, p->first);
+	uint64_t lost = tier_damage(p->shard->store->tier, map);
 	struct page_view view;
 
 	page_view(n, &view);
 	if (n && n->unchecked)
-		page_view_prune(&view, map);
+		page_view_prune(&view, map, lost != 0);
 	op->version = !n             ? map->version
 		      : n->unchecked ? version_max(map->version, n->version)
 				     : n->version;
@@ -391,7 +387,7 @@ static int finish_manifest(struct pages_op *p)
 		if (kind == VIEW_NONE) {
 			kind = map->mask & bit ? map->entry[b].word & 7 : MAP_HOLE;
 			op->fp64[b] = map->entry[b].fp64;
-			if (p->must_exist && !map->version.seq)
+			if ((p->must_exist && !map->version.seq) || lost & bit)
 				kind = MAP_DAMAGED;
 		}
 		if (kind == MAP_HOLE)
@@ -402,7 +398,8 @@ static int finish_manifest(struct pages_op *p)
 			op->damaged |= bit;
 		else
 			op->data |= bit;
-		if (!(op->data & bit))
+		/* Of a damaged block it is known what it should be, if its entry is there. */
+		if (!((op->data | op->damaged) & bit))
 			op->fp64[b] = 0;
 	}
 	return 0;

@@ -32,6 +32,8 @@ struct read_op {
 	struct page_view view;
 	struct tier_page map;
 	struct tier_read tier;
+	struct device *log_device;
+	uint64_t log_us;
 	struct join join;
 	unsigned ios;
 	struct io io[READ_IOS];
@@ -116,7 +118,7 @@ static void classify(struct read_op *r)
 	if (r->unchecked) {
 		/* From recovery: entries that the map has already are void. The holds stay until the end. */
 		hold(r, -1);
-		page_view_prune(&r->view, &r->map.out);
+		page_view_prune(&r->view, &r->map.out, tier_damage(r->shard->store->tier, &r->map.out) != 0);
 		hold(r, 1);
 		p = page_find(r->shard, r->object, r->page);
 		if (p && !p->checking)
@@ -145,7 +147,11 @@ static int read_log(struct read_op *r)
 	struct shard *sh = r->shard;
 	struct store *s = sh->store;
 	unsigned b = r->log_next, stop = r->first + r->count;
+	struct device *d;
+	int rc;
 
+	r->log_device = NULL;
+	r->log_us = loop_mono_us(sh->loop);
 	join_init(&r->join, &r->wait);
 	for (r->ios = 0; b < stop && r->ios < READ_IOS;) {
 		unsigned n = 1;
@@ -167,10 +173,14 @@ static int read_log(struct read_op *r)
 		       !lane_ram(&sh->lane, r->view.pos[b + n]))
 			n++;
 		counter_add(&sh->device_read, (uint64_t)n * BLOCK_SIZE);
+		d = pos_device(s, r->view.pos[b]);
+		rc = device_fault(d, DEVICE_READ);
 		join_settle(&r->join,
-			    io_read(sh->loop, &r->io[r->ios++], pos_device(s, r->view.pos[b])->fd,
-				    to, (size_t)n * BLOCK_SIZE, pos_off(s, r->view.pos[b]),
-				    join_arm(&r->join)));
+			    rc ? (join_arm(&r->join), rc)
+			       : io_read(sh->loop, &r->io[r->ios++], d->fd, to,
+					 (size_t)n * BLOCK_SIZE, pos_off(s, r->view.pos[b]),
+					 join_arm(&r->join)));
+		r->log_device = d;
 		b += n;
 	}
 	r->log_next = b;
@@ -286,6 +296,11 @@ static int read_run(struct read_op *r, int rc)
 				r->at += r->count;
 			break;
 		case READ_LOG:
+			/* The reads of one round are one operation of the device. */
+			if (r->log_device)
+				device_done(r->log_device, DEVICE_READ,
+					    loop_mono_us(r->shard->loop) - r->log_us, rc);
+			r->log_device = NULL;
 			if (r->log_next < r->first + r->count) {
 				rc = read_log(r);
 				break;
@@ -359,6 +374,7 @@ int store_read(struct store_object *o, struct store_read *op, struct wait *w)
 	r->at = op->block;
 	r->end = op->block + op->blocks;
 	r->held = false;
+	r->log_device = NULL;
 	op->impl = r;
 	o->refs++;
 	sh->ops++;

@@ -68,6 +68,10 @@ static int load_segments(struct tier *t)
 	}
 	segments_scan(&t->seg);
 	segments_settle(&t->seg);
+	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
+		if (t->seg.dev[d].lost)
+			t->loss.lost |= 1u << d;
+	t->loss.walk_wanted = t->loss.walking = t->loss.lost != 0;
 	return 0;
 }
 
@@ -220,6 +224,8 @@ int tier_open(const struct tier_config *cfg, struct tier **out)
 	t->log_kv_commit = cfg->log_kv_commit;
 	t->damaged = cfg->damaged;
 	t->damaged_arg = cfg->damaged_arg;
+	t->loss.on_lost = cfg->on_lost;
+	t->loss.on_lost_arg = cfg->on_lost_arg;
 	t->shard_count = cfg->shards;
 	t->page_cache_bytes = cfg->page_cache_bytes;
 	t->block_cache_bytes = cfg->block_cache_bytes;
@@ -270,6 +276,7 @@ void tier_close(struct tier *t)
 	shares_fini(t);
 	dedup_fini(t);
 	scrub_free(t);
+	loss_fini(t);
 	segments_close(&t->seg);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		free(t->chunk_dirty[d]);
@@ -353,6 +360,9 @@ static int wipe_headers(const struct tier_config *cfg)
 
 	for (unsigned d = 0; d < cfg->capacity_count && !rc; d++) {
 		struct device *dev = &cfg->capacity[d];
+
+		if (device_failed(dev))
+			continue;
 		uint64_t n = dev->sb.segment_size ? dev->sb.data_len / dev->sb.segment_size : 0;
 
 		for (uint64_t i = 0; i < n && !rc; i++) {
@@ -417,7 +427,8 @@ void tier_objects(struct tier *t, void (*fn)(void *arg, const struct tier_object
 
 uint64_t tier_free_bytes(const struct tier *t)
 {
-	uint64_t limit = segments_limit_bytes(&t->seg), live = atomic_load(&t->live_bytes);
+	uint64_t limit = segments_limit_bytes(&t->seg);
+	uint64_t live = atomic_load(&t->live_bytes) - atomic_load(&t->loss.live_bytes);
 
 	return limit > live ? limit - live : 0;
 }
@@ -447,6 +458,9 @@ void tier_stats(const struct tier *t, struct store_stats *out)
 	out->dead_bytes = l.dead_bytes;
 	out->free_bytes = l.free_bytes;
 	out->reserve_bytes = l.reserve_bytes;
+	out->lost_bytes = atomic_load(&t->loss.free_bytes);
+	out->lost_live_bytes = atomic_load(&t->loss.live_bytes);
+	out->losses = tier_losses(t);
 	out->reduce_bypassed_blocks = atomic_load(&t->bypassed_blocks);
 	out->reduce_pending = atomic_load(&t->reduce_wanted);
 	out->reduce_redone_blocks = atomic_load(&t->reduced_blocks);

@@ -31,6 +31,9 @@ struct tier_config {
 	/* Blocks that were marked damaged, on the object's shard; may be NULL. */
 	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
 	void *damaged_arg;
+	/* From the destager, when capacity devices were found to have failed, or are missing. */
+	void (*on_lost)(void *arg);
+	void *on_lost_arg;
 };
 int tier_open(const struct tier_config *cfg, struct tier **out) MUST_USE;
 int tier_start(struct tier *t, struct loop *const *loops, unsigned shards) MUST_USE;
@@ -173,6 +176,30 @@ void tier_scrub_pace(struct tier *t, uint32_t pass_s, uint64_t max_bytes_per_s, 
 void tier_scrub_start(struct tier *t);
 void tier_scrub_stop(struct tier *t);
 void tier_scrub_status(struct tier *t, struct store_scrub *out);
+/* ---- Lost devices ----
+ * A capacity device that fails, or is missing at open (device.failed), costs its blocks only. What
+ * stands there
+ * counts as damaged from then on; a walk over the map finds which objects have any. */
+void tier_device_failed(struct tier *t); /* any thread: look at the devices */
+void tier_check(struct tier *t); /* any thread: ask the database, too, how it is */
+/* Blocks of the page that cannot be produced: damaged, or on a lost device. */
+uint64_t tier_damage(const struct tier *t, const struct map_page *p);
+bool tier_loss_known(const struct tier *t); /* no walk is under way or due */
+uint64_t tier_losses(const struct tier *t); /* changes with each finding; any thread */
+/* On the object's shard: the number of the last loss that took blocks of it, 0 when there was none or all of
+ * it was filled again since (refilled: with the number as of the beginning of that). */
+uint64_t tier_object_lost(struct tier *t, unsigned shard, uint64_t object);
+void tier_object_refilled(struct tier *t, unsigned shard, uint64_t object, uint64_t lost);
+/* Pages of this region have lost blocks, though its fold does not say so. */
+bool tier_region_lost(struct tier *t, unsigned shard, uint64_t object, uint32_t region);
+/* Blocking, set-up threads: a new device takes the place of a lost one, which is given up: what the map still
+ * names there becomes damaged. `device` is opened, its superblock laid out; at success it has changed places
+ * with the old one's struct, and stays until tier_close, for reads that may still be in it. publish:
+ * called by
+ * the destager when nothing of the old one is left in the map, and before the first byte goes to the new one;
+ * makes the superblocks say so durably. */
+int tier_replace(struct tier *t, unsigned index, struct device *device, int (*publish)(void *arg),
+		 void *arg) MUST_USE;
 
 /* Bytes a destage of raw blocks may still use, reserve and fill limit off. Any thread. */
 uint64_t tier_free_bytes(const struct tier *t);

@@ -477,7 +477,7 @@ static bool put_segments(struct tier *t, uint64_t commit)
 {
 	struct writer w = writer_init_heap();
 	struct row_walk k = {.s = &t->seg};
-	bool fold = commit - t->delta_first >= SEG_FOLD_COMMITS;
+	bool fold = t->loss.fold_now || commit - t->delta_first >= SEG_FOLD_COMMITS;
 	uint8_t key[9];
 
 	for (uint32_t i = 0; i < t->seg.dirty_count; i++) {
@@ -502,6 +502,8 @@ void txn_publish(struct tier *t)
 	atomic_store(&t->live_bytes, t->seg.live);
 	atomic_store(&t->written_bytes, t->seg.written_bytes[STREAM_HOT]);
 	atomic_store(&t->moved_bytes, t->seg.written_bytes[STREAM_GC]);
+	atomic_store(&t->loss.free_bytes, segments_lost_free(&t->seg) * t->seg.segment_size);
+	atomic_store(&t->loss.live_bytes, t->seg.lost ? segments_lost_live(&t->seg) : 0);
 	volumes_publish(t, atomic_load(&t->commit));
 }
 
@@ -524,6 +526,7 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 		o->header_saved = NULL;
 	}
 	if (folded) {
+		t->loss.fold_now = false;
 		t->delta_first = commit;
 		for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 			if (t->chunk_dirty[d])
@@ -534,8 +537,10 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 	shares_committed(t);
 	atomic_store(&t->commit, commit);
 	txn_publish(t);
-	if (commit % 64 == 0)
+	if (commit % 64 == 0) {
 		atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
+		atomic_store(&t->loss.kv_check, true);
+	}
 }
 
 void txn_abort(struct tier *t)

@@ -18,6 +18,7 @@
 #include "store/page_cache.h"
 #include "store/segment.h"
 #include "store/share.h"
+#include "store/tier_loss.h"
 #include "store/tier_pace.h"
 
 #define ROUND_BLOCKS        8192u /* payload blocks of one commit, unless one batch has more */
@@ -32,8 +33,7 @@
 #define FETCHES_MAX         512u
 #define READS_MAX           128u
 
-/* ---- The destager's side -----------------------------------------------------------------------
- */
+/* ---- The destager's side ---- */
 
 struct tobj_region {
 	struct map_region now, next; /* next: as of the commit being built, when dirty */
@@ -109,13 +109,11 @@ struct tier {
 	struct kv *kv;
 	struct segments seg; /* destager */
 	struct uuid group;
-	uint32_t group_incarnation,
-		map_incarnation; /* map_incarnation: what the database says at open */
+	uint32_t group_incarnation, map_incarnation; /* map_incarnation: what the database says at open */
 	uint64_t log_kv_commit;
 	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
 	void *damaged_arg;
-	pthread_mutex_t
-		commit_lock; /* held while a commit is built and made; tier_verify takes it */
+	pthread_mutex_t commit_lock; /* held while a commit is built and made; tier_verify takes it */
 
 	/* Queue to the destager, newest first. It takes all at once; a closed queue takes nothing
 	 * more. */
@@ -156,6 +154,7 @@ struct tier {
 	bool bypass;
 	bool recount_wanted; /* an object may have `recount` */
 	_Atomic bool reduce_wanted; /* an object may have OBJECT_REDUCE_LATER */
+	struct loss loss;
 
 	/* Shards. */
 	struct tier_shard *shards;
@@ -241,14 +240,15 @@ void reduce_ask(struct tier *t, struct tobj *o, uint32_t number, uint16_t policy
 void reduce_progress(struct tier *t, struct tobj *o); /* what is left of the object is counted */
 bool delete_step(struct tier *t); /* false: nothing to delete */
 
-/* ---- A shard's side ----------------------------------------------------------------------------
- */
+/* ---- A shard's side ---- */
 
 struct shard_object {
 	struct hnode node;
 	uint64_t id;
 	uint32_t region_count;
 	struct map_region *regions;
+	uint64_t lost; /* number of the last loss that hit it and was not made good; 0: none */
+	uint64_t lost_regions[LOST_REGION_WORDS];
 };
 
 /* One lookup of a page in the database; those who asked wait in it. */

@@ -15,6 +15,9 @@ struct read_run {
 	struct io io;
 	struct wait wait;
 	struct read_op *op;
+	struct device *dev;
+	int fd;
+	uint64_t start_us;
 	uint8_t *mem; /* where the device's bytes go: dest, or the bounce buffer */
 	uint64_t off;
 	uint32_t len;
@@ -193,6 +196,7 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 		const struct block_cache_item *c;
 		struct fp128 fp = hash_zero_block();
 		struct map_entry at;
+		bool known;
 
 		switch (kind) {
 		case MAP_HOLE:
@@ -202,11 +206,15 @@ static uint64_t read_fill(struct tier_shard *s, struct tier_read *op, const stru
 		case MAP_RAW:
 		case MAP_LZ4:
 		case MAP_SHARE:
-			c = !is_stream(op) && entry_place(s, &map->entry[i], &at)
-				    ? block_cache_get(&s->blocks, &at)
-				    : NULL;
+			known = entry_place(s, &map->entry[i], &at);
+			c = known && !is_stream(op) ? block_cache_get(&s->blocks, &at) : NULL;
 			if (!c || c->fp.lo != map->entry[i].fp64) {
-				todo |= 1ull << i;
+				if (known && tier_place_lost(s->t, at.word)) {
+					memset(dest_of(op, i), 0, BLOCK_SIZE);
+					op->bad |= 1ull << i;
+				} else {
+					todo |= 1ull << i;
+				}
 				continue;
 			}
 			memcpy(dest_of(op, i), c->data, BLOCK_SIZE);
@@ -282,14 +290,22 @@ static void runs_start(struct read_op *r)
 		run->wait.resume = read_run_done;
 		run->mem = run->direct ? dest_of(r->op, run->first) : r->bounce->data + used;
 		used += run->direct ? 0 : run->len;
-		if (!dev) {
+		run->dev = dev;
+		if (!dev || dev->fd < 0) {
 			run->rc = -ERR_DEVICE;
+			continue;
+		}
+		run->fd = dev->fd;
+		run->start_us = loop_mono_us(r->s->loop);
+		run->rc = device_fault(dev, DEVICE_READ);
+		if (run->rc) {
+			device_done(dev, DEVICE_READ, 0, run->rc);
 			continue;
 		}
 		r->pending++;
 		atomic_fetch_add_explicit(&r->s->read_bytes, run->len, memory_order_relaxed);
 		atomic_fetch_add_explicit(&r->s->reads, 1, memory_order_relaxed);
-		run->rc = io_read(r->s->loop, &run->io, dev->fd, run->mem, run->len, run->off,
+		run->rc = io_read(r->s->loop, &run->io, run->fd, run->mem, run->len, run->off,
 				  &run->wait);
 		if (run->rc != PENDING)
 			r->pending--;
@@ -324,6 +340,8 @@ static void read_run_done(struct wait *w, int rc)
 	struct read_op *r = run->op;
 
 	run->rc = rc;
+	if (run->fd == run->dev->fd) /* not replaced meanwhile */
+		device_done(run->dev, DEVICE_READ, loop_mono_us(r->s->loop) - run->start_us, rc);
 	if (!--r->pending)
 		read_verify(r);
 }
@@ -397,7 +415,7 @@ static void shares_done(struct wait *w, int rc)
 		unsigned i = (unsigned)__builtin_ctzll(m);
 		struct map_entry *e = &r->entry[i], *keep;
 
-		if (map_entry_kind(e->word) == MAP_DAMAGED) {
+		if (map_entry_kind(e->word) == MAP_DAMAGED || tier_place_lost(s->t, e->word)) {
 			bad |= 1ull << i;
 		} else if (map_entry_has_place(e->word)) {
 			keep = fifo_cache_put(&s->shares, share_key(r->map->entry[i].word));

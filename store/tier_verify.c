@@ -273,7 +273,7 @@ static void compare_ledger(struct recount *r)
 				       l.stored_bytes + l.damaged_bytes)
 		differs(r, "ledger of the group", l.commit, 0, l.stored_bytes, r->t->seg.live);
 	raw = st.data_used_bytes + st.padding_bytes + st.summary_bytes + st.dead_bytes +
-	      st.free_bytes + st.reserve_bytes;
+	      st.free_bytes + st.reserve_bytes + st.lost_bytes;
 	if (raw != st.data_bytes || st.dead_bytes > st.data_bytes)
 		differs(r, "raw side of the ledger", 0, 0, st.data_bytes, raw);
 }

@@ -189,6 +189,33 @@ static void print_written(const struct json *stats)
 		       all / user, (all - data - moved) / user, data / user, moved / user);
 }
 
+static void print_times(const struct json *d, const char *op)
+{
+	const struct json *t = json_get(json_get(d, "last_minute"), op);
+
+	if (json_u64(t, "count", 0))
+		printf(", %s %" PRIu64 " µs (p99 %" PRIu64 ")", op, json_u64(t, "mean_us", 0),
+		       json_u64(t, "p99_us", 0));
+}
+
+static void print_device(const struct json *d)
+{
+	const struct json *e = json_get(d, "errors");
+	uint64_t errors = json_u64(e, "read", 0) + json_u64(e, "write", 0) + json_u64(e, "flush", 0);
+	char size[24];
+
+	printf("%-11s %s, %s", str_or(d, "role", "?"), str_or(d, "path", "(not there)"),
+	       str_or(d, "state", "?"));
+	if (json_u64(d, "size_bytes", 0))
+		printf(", %s", bytes_text(json_u64(d, "size_bytes", 0), size));
+	if (errors)
+		printf(", %" PRIu64 " errors", errors);
+	print_times(d, "read");
+	print_times(d, "write");
+	print_times(d, "flush");
+	printf("\n            uuid %s\n", str_or(d, "uuid", "?"));
+}
+
 static void print_group(const struct json *g)
 {
 	static const struct column rows[] = {
@@ -209,8 +236,7 @@ static void print_group(const struct json *g)
 	if (json_str(g, "why"))
 		printf("reason      %s\n", json_str(g, "why"));
 	for (size_t i = 0; i < json_len(devices); i++)
-		printf("%-11s %s\n", str_or(json_at(devices, i), "role", "?"),
-		       str_or(json_at(devices, i), "path", "?"));
+		print_device(json_at(devices, i));
 	if (!stats)
 		return;
 	print_reduction(stats, json_u64(stats, "data_used_bytes", 0));
@@ -226,6 +252,9 @@ static void print_group(const struct json *g)
 	print_written(stats);
 	print_caches(stats);
 	printf("replicas    of %" PRIu64 " objects\n", json_u64(stats, "objects", 0));
+	if (json_u64(stats, "lost_live_bytes", 0))
+		printf("lost        %s stood on devices that are gone\n",
+		       bytes_text(json_u64(stats, "lost_live_bytes", 0), a));
 	printf("errors      %" PRIu64 " corrupt blocks met, %" PRIu64 " I/O errors\n",
 	       json_u64(stats, "corrupt_blocks", 0), json_u64(stats, "io_errors", 0));
 	print_rows(json_get(g, "volumes"), rows, ARRAY_LEN(rows), false);
@@ -382,6 +411,48 @@ static int diskgroup_evacuate(struct ctl *c, int argc, char **argv)
 	return ctl_start_job(c, body, wait);
 }
 
+static int diskgroup_replace(struct ctl *c, int argc, char **argv)
+{
+	const char *old = NULL, *new = NULL, *number;
+	bool wipe = false, accept = false;
+	const struct option_spec o[] = {{"--old", &old, NULL},
+					{"--new", &new, NULL},
+					{"--wipe", NULL, &wipe},
+					{"--accept-loss", NULL, &accept}};
+	struct json *body, *j;
+	char size[24];
+	uint64_t id;
+	int rc;
+
+	rc = ctl_args(verb("replace"), argc, argv, o, ARRAY_LEN(o), &number, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	if (!ctl_number(number, UINT16_MAX, &id))
+		return ctl_usage("diskgroup replace: \"%s\" is not the number of a group", number);
+	if (!old || !new)
+		return ctl_usage("diskgroup replace: --old PATH|UUID and --new PATH are needed");
+	CLEANUP(free_ptr) char *path = xasprintf("/v1/diskgroups/%" PRIu64 "/replace", id);
+
+	body = json_object_new();
+	json_put_str(body, "old", old);
+	json_put_str(body, "new", new);
+	json_put_bool(body, "wipe", wipe);
+	json_put_bool(body, "accept_loss", accept);
+	c->timeout_s = MAX(c->timeout_s, 600u);
+	rc = ctl_call(c, "POST", path, body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		printf("%s device of disk group %" PRIu64 " replaced; other replicas fill it again%s%s%s\n",
+		       str_or(j, "role", "?"), id, json_u64(j, "lost_bytes", 0) ? " (" : "",
+		       json_u64(j, "lost_bytes", 0) ? bytes_text(json_u64(j, "lost_bytes", 0), size) : "",
+		       json_u64(j, "lost_bytes", 0) ? " stood on the old one)" : "");
+	json_free(j);
+	return CTL_OK;
+}
+
 const struct verb diskgroup_verbs[] = {
 	{"diskgroup", "add",
 	 "--capacity PATH[,PATH…] [--cache PATH] [--node NAME] [--metadata-dir DIR] [--wipe]",
@@ -425,5 +496,15 @@ const struct verb diskgroup_verbs[] = {
 	 "The group stays empty until it is removed or the job is cancelled.\n\n"
 	 "Example: ashlar diskgroup evacuate 3 --wait",
 	 diskgroup_evacuate},
+	{"diskgroup", "replace", "NUMBER --old PATH|UUID --new PATH [--wipe] [--accept-loss]",
+	 "Puts another device in the place of one that failed, is missing, or is to go.\n\n"
+	 "A capacity device is replaced while the group serves; what stood on the old one is fetched\n"
+	 "from other replicas. For a cache device the group starts again with an empty write log; what\n"
+	 "was not destaged yet is fetched. --old is a path or uuid of `ashlar diskgroup show`. A new\n"
+	 "device that carries anything is refused unless --wipe is given; the command is refused while\n"
+	 "anything has its only in-sync copy in the group, unless --accept-loss is. Repeating the\n"
+	 "command finishes one that was interrupted.\n\n"
+	 "Example: ashlar diskgroup replace 3 --old /dev/disk/by-id/ata-B --new /dev/disk/by-id/ata-D",
+	 diskgroup_replace},
 	{NULL},
 };

@@ -181,6 +181,67 @@ TEST(health, a_failed_group_is_a_root)
 	world_fini(&w);
 }
 
+TEST(health, devices_by_state_and_by_their_peers)
+{
+	struct world w;
+	struct health_device d[6];
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	for (unsigned k = 0; k < 6; k++) {
+		d[k] = (struct health_device){ .group = (uint16_t)(k / 2 + 1), .cache = k % 2,
+					       .count = { 1000, 100, 1000 }, .mean_us = { 300, 2000, 900 },
+					       .p99_us = { 1024, 4096, 2048 } };
+		snprintf(d[k].path, sizeof(d[k].path), "/dev/d%u", k);
+	}
+	w.in.devices = d;
+	w.in.device_count = 6;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	/* A slow cache device, against the other cache devices: the capacity ones are another kind. */
+	d[3].mean_us[2] = 45600;
+	d[3].p99_us[2] = 131072;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DISK_SLOW");
+	EXPECT_EQ(i->count, 1);
+	EXPECT_STR(i->affected[0], "n2:/dev/d3");
+	EXPECT_STR(i->summary,
+		   "/dev/d3 of n2: flushed writes take 45.6 ms (p99 131), those of its peers 0.9 ms");
+	EXPECT_STR(i->command, "ashlar diskgroup replace 2 --old /dev/d3 --new DEVICE");
+	d[3].count[2] = 20; /* too few to tell */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	d[3].count[2] = 1000;
+	d[1].mean_us[2] = d[5].mean_us[2] = 30000; /* all are */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	d[1].mean_us[2] = d[5].mean_us[2] = 900;
+	d[3].mean_us[2] = 4000; /* much slower, but nothing anybody would notice */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	/* A capacity device that failed or is missing leaves the group serving; its copies still count. */
+	d[2].state = HEALTH_DEVICE_FAILED;
+	d[4].state = HEALTH_DEVICE_MISSING;
+	w.hg[1].lost_bytes = 64u << 20;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DISK_FAILED");
+	EXPECT_EQ(i->severity, HEALTH_WARNING);
+	EXPECT_STR(i->command, "ashlar diskgroup replace 2 --old /dev/d2 --new DEVICE");
+	EXPECT(strstr(i->risk, "64 MiB"));
+	EXPECT_STR(must(&w, "DISK_MISSING")->affected[0], "n3:/dev/d4");
+	EXPECT_EQ(w.r.full, 8);
+	/* Without its log the group serves nothing, and that is the root. */
+	d[2].state = d[4].state = HEALTH_DEVICE_OK;
+	d[3].state = HEALTH_DEVICE_FAILED;
+	w.hg[1].failed = -ERR_LOG_LOST;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "CACHE_DEVICE_LOST");
+	EXPECT_EQ(i->severity, HEALTH_ERROR);
+	EXPECT_STR(i->command, "ashlar diskgroup replace 2 --old /dev/d3 --new DEVICE");
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "CACHE_DEVICE_LOST");
+	world_fini(&w);
+}
+
 TEST(health, a_regrouped_group_has_lost_its_copies)
 {
 	struct world w;

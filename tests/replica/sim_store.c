@@ -6,6 +6,7 @@
  * A block's content is its first eight bytes per sector; the rest is zeros. Each page has two
  * images: the view (log over map, committed), and the base (destaged). After a crash the view is
  * made anew from the base and the lane, by the rules of replay (replication.md Y4, L2). */
+#include "store/store_device.h"
 #include "tests/replica/sim.h"
 
 #include <stdlib.h>
@@ -857,6 +858,18 @@ bool store_is_new(const struct store_object *o)
 {
 	return !o->last.seq;
 }
+uint64_t store_lost(const struct store_object *o)
+{
+	return 0;
+}
+void store_refilled(struct store_object *o, uint64_t lost)
+{
+}
+bool store_loss_known(const struct store *s)
+{
+	return true;
+}
+
 bool store_is_damaged(const struct store_object *o)
 {
 	return false;

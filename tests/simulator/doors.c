@@ -201,6 +201,37 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 	return 0;
 }
 
+/* A simulated host keeps its two devices: none is absent for a while, none is replaced. */
+void diskgroup_set_copy(struct diskgroup_set *to, const struct diskgroup_set *from)
+{
+	*to = *from;
+	for (unsigned i = 0; i < from->device_count; i++)
+		to->devices[i] = xstrdup(from->devices[i]);
+	to->metadata_dir = from->metadata_dir ? xstrdup(from->metadata_dir) : NULL;
+	to->lost = from->lost ? xstrdup(from->lost) : NULL;
+}
+bool diskgroup_absent(const struct diskgroup_set *s)
+{
+	return false;
+}
+void diskgroup_look_again(const char *state_dir, const struct identity *id, struct diskgroup_set *s)
+{
+}
+int diskgroup_member(const struct diskgroup_set *s, const char *text, struct uuid *uuid,
+		     enum device_role *role, const char **path)
+{
+	return -ERR_NOT_FOUND;
+}
+int diskgroup_check_new(const char *path, char why[256])
+{
+	return -ERR_NOT_FOUND;
+}
+int diskgroup_replaced(const char *state_dir, struct diskgroup_set *s, const struct uuid *old,
+		       const char *path)
+{
+	return -ERR_NOT_FOUND;
+}
+
 void diskgroup_found_free(struct diskgroup_found *f)
 {
 	for (unsigned i = 0; i < f->count; i++) {

@@ -566,3 +566,44 @@ int tier_inspect_segments(struct device *d, bool verbose)
 {
 	return 0;
 }
+
+/* No capacity devices: nothing of them is ever lost. */
+uint64_t tier_damage(const struct tier *t, const struct map_page *p)
+{
+	uint64_t d = 0;
+
+	for (uint64_t m = p->mask; m; m &= m - 1)
+		if ((p->entry[__builtin_ctzll(m)].word & 7) == MAP_DAMAGED)
+			d |= m & -m;
+	return d;
+}
+void tier_device_failed(struct tier *t)
+{
+}
+void tier_check(struct tier *t)
+{
+}
+bool tier_loss_known(const struct tier *t)
+{
+	return true;
+}
+uint64_t tier_losses(const struct tier *t)
+{
+	return 0;
+}
+uint64_t tier_object_lost(struct tier *t, unsigned shard, uint64_t object)
+{
+	return 0;
+}
+void tier_object_refilled(struct tier *t, unsigned shard, uint64_t object, uint64_t lost)
+{
+}
+bool tier_region_lost(struct tier *t, unsigned shard, uint64_t object, uint32_t region)
+{
+	return false;
+}
+int tier_replace(struct tier *t, unsigned index, struct device *device, int (*publish)(void *arg),
+		 void *arg)
+{
+	return publish(arg);
+}

@@ -646,11 +646,11 @@ TEST(device, identity_and_locks)
 	other = r;
 	uuid_make(&other.node);
 	EXPECT_RC(rig_open(&other, 1), -ERR_FOREIGN);
-	/* The cache device gone: the log is lost. A capacity device gone: the group failed. */
+	/* The cache device gone: the log is lost. All capacity devices gone: the group failed. */
 	other = r;
 	other.count = 2;
 	EXPECT_RC(rig_open(&other, 1), -ERR_LOG_LOST);
-	other.count = 2;
+	other.count = 1;
 	other.names[0] = r.names[2];
 	EXPECT_RC(rig_open(&other, 1), -ERR_DEVICE);
 	/* What carries data is not formatted. */

@@ -372,48 +372,6 @@ TEST(tier, flipped_bytes_in_segments_are_reported_never_served)
 	free(m);
 }
 
-TEST(tier, a_device_that_stops_writing_fails_the_batch_and_nothing_else)
-{
-	struct harness h;
-	struct model *m = model_new();
-	unsigned failed = 0;
-	char path[64];
-	int keep, ro;
-
-	h_init(&h, "devfail", 2, 32, 1);
-	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
-	for (unsigned i = 0; i < 4; i++)
-		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, false)));
-	/* The same file, but it can only be read from now on. */
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", h.cap[0].fd);
-	ro = open(path, O_RDONLY | O_CLOEXEC);
-	keep = dup(h.cap[0].fd);
-	EXPECT(ro >= 0 && keep >= 0 && dup2(ro, h.cap[0].fd) >= 0);
-	for (unsigned i = 0; i < 8; i++) {
-		int rc = h_batch_run(random_batch(&h, m, 0, 8, 40, false));
-
-		EXPECT(rc == 0 || rc == -ERR_DEVICE);
-		failed += rc != 0;
-	}
-	EXPECT(failed == 1 ||
-	       failed == 2); /* hot and GC stream at most; then the other device serves */
-	EXPECT(h.cap[0].failed);
-	h_compare(&h, m, false);
-	h_verify(&h, true);
-	h_close(&h);
-	dup2(keep, h.cap[0].fd);
-	h.cap[0].failed = 0;
-	EXPECT_OK(h_open(&h));
-	h_compare(&h, m, false);
-	h_verify(&h, true);
-	h_close(&h);
-	close(ro);
-	close(keep);
-	h_fini(&h);
-	free(m);
-}
-
 TEST(tier, blocks_that_moved_under_a_reader_are_found_again)
 {
 	struct harness h;
