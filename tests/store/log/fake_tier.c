@@ -607,3 +607,13 @@ int tier_replace(struct tier *t, unsigned index, struct device *device, int (*pu
 {
 	return publish(arg);
 }
+
+/* What is stored is not counted here, and there is no map to verify. */
+void tier_ledger(struct tier *t, struct store_ledger *out)
+{
+	*out = (struct store_ledger){0};
+}
+int tier_verify_all(struct tier *t, bool data, struct store_verify *out)
+{
+	return 0;
+}
