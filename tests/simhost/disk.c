@@ -11,6 +11,12 @@
 
 #define CHUNK 4096u
 
+/* Shared between hosts and images until it is written. */
+struct chunk {
+	unsigned refs;
+	uint8_t b[CHUNK];
+};
+
 /* ---- Bytes --------------------------------------------------------------------------------------
  */
 
@@ -25,10 +31,10 @@ static void bytes_read(const struct vfile *f, uint64_t off, void *out, size_t n)
 
 	while (n) {
 		size_t at = off % CHUNK, k = MIN(n, CHUNK - at);
-		const uint8_t *c = f->chunks[off / CHUNK];
+		const struct chunk *c = f->chunks[off / CHUNK];
 
 		if (c)
-			memcpy(to, c + at, k);
+			memcpy(to, c->b + at, k);
 		else
 			memset(to, 0, k);
 		to += k;
@@ -37,17 +43,26 @@ static void bytes_read(const struct vfile *f, uint64_t off, void *out, size_t n)
 	}
 }
 
+static void chunk_put(struct chunk *c)
+{
+	if (c && --c->refs == 0)
+		keep_free(c);
+}
+
 static void bytes_write(struct vfile *f, uint64_t off, const void *p, size_t n)
 {
 	const uint8_t *from = p;
 
 	while (n) {
 		size_t at = off % CHUNK, k = MIN(n, CHUNK - at);
-		uint8_t **c = &f->chunks[off / CHUNK];
+		struct chunk **c = &f->chunks[off / CHUNK], *old = *c;
 
-		if (!*c)
-			*c = keep_alloc(CHUNK);
-		memcpy(*c + at, from, k);
+		if (!old || old->refs > 1) {
+			*c = old ? keep_dup(old, sizeof(*old)) : keep_alloc(sizeof(*old));
+			(*c)->refs = 1;
+			chunk_put(old);
+		}
+		memcpy((*c)->b + at, from, k);
 		from += k;
 		off += k;
 		n -= k;
@@ -94,7 +109,7 @@ static void file_free(struct vfile *f)
 	while (!list_empty(&f->flying))
 		op_abandon(list_first(&f->flying, struct disk_op, link));
 	for (uint64_t i = 0; i < chunk_count(f); i++)
-		keep_free(f->chunks[i]);
+		chunk_put(f->chunks[i]);
 	keep_free(f->chunks);
 	keep_free(f->path);
 	list_del(&f->link);
@@ -161,7 +176,7 @@ void disk_drop(struct vhost *h)
 		file_free(list_first(&h->files, struct vfile, link));
 }
 
-void vhost_copy_disks(struct vhost *to, struct vhost *from)
+void disk_copy(struct vhost *to, const struct vhost *from)
 {
 	struct vfile *f;
 
@@ -171,11 +186,12 @@ void vhost_copy_disks(struct vhost *to, struct vhost *from)
 		struct vfile *t = file_make(to, f->path, f->size);
 
 		t->dir = f->dir;
-		for (uint64_t i = 0; i < chunk_count(f); i++)
-			if (f->chunks[i])
-				t->chunks[i] = keep_dup(f->chunks[i], CHUNK);
+		for (uint64_t i = 0; i < chunk_count(f); i++) {
+			t->chunks[i] = f->chunks[i];
+			if (t->chunks[i])
+				t->chunks[i]->refs++;
+		}
 	}
-	db_copy(to, from);
 }
 
 /* ---- What is durable ----------------------------------------------------------------------------

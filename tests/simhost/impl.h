@@ -108,7 +108,7 @@ struct vfile {
 	char *path;
 	bool dir;
 	uint64_t size;
-	uint8_t **chunks; /* of what a read sees; NULL: zeros */
+	struct chunk **chunks; /* of what a read sees; NULL: zeros */
 	struct list flying, settled; /* struct disk_op: in flight; done but not durable, oldest first */
 	struct vproc *locked_by;
 };
@@ -150,6 +150,7 @@ int disk_do(struct vfd *f, enum vio_kind kind, const struct iovec *iov, unsigned
 void disk_process_died(struct vhost *h, struct vproc *p); /* its writes in flight */
 void disk_power_cut(struct vhost *h);
 void disk_drop(struct vhost *h);
+void disk_copy(struct vhost *to, const struct vhost *from);
 void fds_close(struct vproc *p);
 
 /* ---- Databases (kv.c) ---- */
@@ -157,7 +158,7 @@ void fds_close(struct vproc *p);
 void db_power_cut(struct vhost *h);
 void db_process_died(struct vproc *p);
 void db_drop(struct vhost *h);
-void db_copy(struct vhost *to, struct vhost *from);
+void db_copy(struct vhost *to, const struct vhost *from);
 
 /* ---- Sockets (sockets.c) ---- */
 

@@ -327,7 +327,7 @@ void db_drop(struct vhost *h)
 		db_free(list_first(&h->dbs, struct vdb, link));
 }
 
-void db_copy(struct vhost *to, struct vhost *from)
+void db_copy(struct vhost *to, const struct vhost *from)
 {
 	struct vdb *db;
 
@@ -433,9 +433,11 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 {
 	struct vdb *db;
 
+	int rc = db_io(VIO_DB_OPEN, dir);
+
 	*out = NULL;
-	if (db_io(VIO_DB_OPEN, dir))
-		return -ERR_MAP_LOST;
+	if (rc)
+		return rc == -ERR_CORRUPT ? -ERR_MAP_LOST : rc;
 	db = db_find(vproc_current()->host, dir);
 	if (!db || (db->open && !read_only))
 		return -ERR_MAP_LOST;

@@ -428,6 +428,37 @@ struct vhost *vhost_create(const char *name)
 	return h;
 }
 
+/* A host that nothing runs on, and that no run knows of. */
+struct vimage {
+	struct vhost host;
+};
+
+struct vimage *vhost_save(const struct vhost *h)
+{
+	struct vimage *i = keep_alloc(sizeof(*i));
+
+	CHECK(list_empty(&h->procs));
+	list_init(&i->host.files);
+	list_init(&i->host.dbs);
+	disk_copy(&i->host, h);
+	db_copy(&i->host, h);
+	return i;
+}
+
+void vhost_load(struct vhost *h, const struct vimage *i)
+{
+	CHECK(list_empty(&h->procs));
+	disk_copy(h, &i->host);
+	db_copy(h, &i->host);
+}
+
+void vimage_free(struct vimage *i)
+{
+	disk_drop(&i->host);
+	db_drop(&i->host);
+	keep_free(i);
+}
+
 void vhost_set_clock(struct vhost *h, uint64_t offset_us, int64_t drift_ppm)
 {
 	h->clock_offset_us = offset_us;
@@ -548,6 +579,11 @@ void vhost_power_cut(struct vhost *h)
 	cut(h);
 	if (own)
 		leave();
+}
+
+bool vproc_ended(const struct vproc *p)
+{
+	return p->clean;
 }
 
 bool vproc_alive(const struct vproc *p)

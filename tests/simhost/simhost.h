@@ -54,6 +54,7 @@ void vhost_power_cut(struct vhost *h);
 /* Starts a process: main runs as its first thread, and when it returns the process ends. */
 struct vproc *vproc_spawn(struct vhost *h, const char *name, void (*main)(void *arg), void *arg);
 bool vproc_alive(const struct vproc *p);
+bool vproc_ended(const struct vproc *p); /* its main returned */
 /* kill -9: writes in flight still happen, or do not; everything else is kept. From anywhere. */
 void vproc_kill(struct vproc *p);
 void vproc_pause(struct vproc *p, uint64_t us); /* SIGSTOP, or a stalled virtual machine */
@@ -76,8 +77,11 @@ void vfile_peek(struct vhost *h, const char *path, uint64_t off, void *out, size
 void vfile_poke(struct vhost *h, const char *path, uint64_t off, const void *p, size_t n);
 /* The database in this directory is gone. */
 void vdb_remove(struct vhost *h, const char *dir);
-/* `to` gets what `from` holds durably and not. Both hosts may run. */
-void vhost_copy_disks(struct vhost *to, struct vhost *from);
+/* What a host's disks and databases hold, apart from any run: a base that many runs start from. All of
+ * it counts as durable. No process may live on the host. */
+struct vimage *vhost_save(const struct vhost *h);
+void vhost_load(struct vhost *h, const struct vimage *image);
+void vimage_free(struct vimage *image);
 
 /* ---- Faults ---------------------------------------------------------------------------------------*/
 
