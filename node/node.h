@@ -113,6 +113,7 @@ uint32_t
 node_groups_incarnation(const struct node *n); /* highest node incarnation a superblock names */
 int node_groups_set_incarnation(struct node *n) MUST_USE;
 void node_groups_start(struct node *n); /* the shards run */
+bool node_groups_opening(const struct node *n); /* some that were found at start do not serve yet */
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w);
 unsigned node_groups(void *node, struct admin_group *out, unsigned max);
 struct store *node_group_store(struct node *n, uint16_t group); /* NULL while not open */

@@ -376,6 +376,16 @@ void node_groups_start(struct node *n)
 	timer_set(&n->group_timer, GROUP_TIMER_US);
 }
 
+bool node_groups_opening(const struct node *n)
+{
+	const struct node_group *g;
+
+	list_for_each(g, &n->groups, link)
+		if (g->store && !g->started && !g->failed)
+			return true;
+	return false;
+}
+
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w)
 {
 	struct node *n = node;

@@ -113,7 +113,7 @@ static void on_poll(struct timer *t)
 {
 	struct standalone_op *op = container_of(t, struct standalone_op, poll);
 
-	if (!op->node->shards_running)
+	if (!op->node->shards_running || node_groups_opening(op->node))
 		timer_set(t, POLL_US);
 	else
 		initialised(op, 200, "");
