@@ -11,6 +11,7 @@
 #include "cluster/consensus_message.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/loop/failpoint.h"
 
 /* libraft compares times of 0 with now: start well above. */
 #define CLOCK_BASE_MS 3600000u
@@ -525,6 +526,7 @@ static void job_finish(struct consensus *c, struct disk_job *j, int status)
 
 void consensus_on_written(struct consensus *c, int rc)
 {
+	(void)FAILPOINT(raft_durable);
 	struct list done, *l;
 
 	if (c->dead)

@@ -10,6 +10,7 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 #include "node/diskgroup.h"
+#include "node/loop/failpoint.h"
 #include "node/run.h"
 #include "node/standalone.h"
 #include "store/space.h"
@@ -211,7 +212,12 @@ static int inspect_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	struct rlimit files = { 65536, 65536 };
+	char why[1024];
 
+	if (failpoints_parse(getenv("ASHLAR_FAILPOINT"), why, sizeof(why)) < 0) {
+		fprintf(stderr, "ashlard: %s\n", why);
+		return 2;
+	}
 	signal(SIGPIPE, SIG_IGN);
 	setrlimit(RLIMIT_NOFILE, &files); /* best effort: an unprivileged process keeps what it has */
 	if (argc < 2)

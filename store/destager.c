@@ -5,6 +5,7 @@
  * that a shard waits for. */
 #include <stdlib.h>
 
+#include "node/loop/failpoint.h"
 #include "store/tier_internal.h"
 
 enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_REDUCE, REQUEST_SUSPECT };
@@ -166,6 +167,7 @@ bool delete_step(struct tier *t)
 	if (!rc && !count)
 		rc = object_remove_rows(t, o);
 	pthread_mutex_unlock(&t->commit_lock);
+	(void)FAILPOINT(delete_step);
 	if (rc && !loss_notice(t))
 		tier_fail(t, rc, "object delete");
 	return !rc;
@@ -265,6 +267,7 @@ static void request_run(struct tier *t, struct tier_request *r)
 						    : scrub_page(t, r->object, r->page, r->blocks);
 	if (r->kind == REQUEST_SUSPECT)
 		atomic_fetch_sub(&t->scrub.suspects_open, 1);
+	(void)FAILPOINT(object_saved);
 	atomic_fetch_sub(&t->requests_open, 1);
 	loop_post(t->shards[r->shard].loop, &r->post);
 }

@@ -9,6 +9,7 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 #include "node/base/rules.h"
+#include "node/loop/failpoint.h"
 #include "store/store_impl.h"
 
 #define HEAD_CAP    (LOG_BATCH_HEADER_BLOCKS_MAX * BLOCK_SIZE)
@@ -154,6 +155,7 @@ static int next_segment(struct lane *l, enum lane_class class)
 
 	if (seg == LOG_NONE)
 		return -ERR_LIMIT;
+	(void)FAILPOINT(log_next_segment);
 	g = &s->segs[seg];
 	l->seg = seg;
 	l->at = 1;
@@ -188,6 +190,7 @@ static void free_released(struct lane *l, uint64_t oldest)
 	struct store *s = l->shard->store;
 	unsigned freed = 0;
 
+	(void)FAILPOINT(log_released);
 	pthread_mutex_lock(&s->lock);
 	for (uint32_t i = 0; i < s->seg_count; i++) {
 		struct log_seg *g = &s->segs[i];
@@ -356,6 +359,7 @@ static void submit(struct lane *l)
 		struct device *d = pos_device(s, b->pos);
 		int rc;
 
+		(void)FAILPOINT(log_write);
 		b->iov[0] = (struct iovec){b->head, round_up(b->head_len, BLOCK_SIZE)};
 		b->iov[1] = (struct iovec){b->payload, (size_t)b->payload_blocks * BLOCK_SIZE};
 		b->wait.resume = on_written;
@@ -440,6 +444,8 @@ static void on_written(struct wait *w, int rc)
 	struct lane *l = b->lane;
 	struct shard *sh = l->shard;
 
+	if (rc >= 0)
+		rc = FAILPOINT(log_durable);
 	write_ended(l, b, rc);
 	if (rc >= 0 && !rule(RULE_LANE_ORDER))
 		shard_batch_durable(sh, b);

@@ -5,6 +5,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/loop/failpoint.h"
 #include "store/store_impl.h"
 
 #define EDGE_BYTES       65536u /* where file systems, partition tables and RAID keep their signatures */
@@ -196,6 +197,8 @@ static int format_group(const struct store_format *f, struct device *devs, unsig
 		rc = clear_device(&devs[i]);
 		if (!rc)
 			rc = device_write_superblock(&devs[i]);
+		if (!rc)
+			rc = FAILPOINT(format_superblock);
 	}
 	return rc;
 }

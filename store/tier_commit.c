@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "node/base/rules.h"
+#include "node/loop/failpoint.h"
 #include "store/tier_internal.h"
 
 void tier_fail(struct tier *t, int rc, const char *what)
@@ -581,7 +582,11 @@ int txn_commit(struct tier *t)
 	if (!rc)
 		rc = shares_finish(t);
 	if (!rc)
+		rc = FAILPOINT(units_written);
+	if (!rc)
 		rc = segments_flush_devices(&t->seg);
+	if (!rc)
+		rc = FAILPOINT(units_flushed);
 	if (rc)
 		return rc;
 	put_regions_and_objects(t);
@@ -594,6 +599,7 @@ int txn_commit(struct tier *t)
 		tier_fail(t, rc == -ERR_CORRUPT ? -ERR_MAP_LOST : -ERR_DEVICE, "map commit");
 		return rc;
 	}
+	(void)FAILPOINT(map_committed);
 	txn_apply(t, m.commit, folded);
 	return 0;
 }
