@@ -4,6 +4,7 @@
  * of its records (I2), nor store a block that does not match its fingerprint (I12). */
 #include <stdlib.h>
 
+#include "node/loop/failpoint.h"
 #include "store/codec.h"
 #include "store/prepare.h"
 
@@ -344,6 +345,7 @@ static int round_run(struct tier *t, struct round *r)
 	unsigned w = 0;
 	int rc = txn_load(t, r->work, r->work_count);
 
+	(void)FAILPOINT(destage_read);
 	r->payload_count = 0;
 	if (rc)
 		return rc;
@@ -418,6 +420,7 @@ void round_batches(struct tier *t, struct destage_batch **queue)
 		r.batches = NULL;
 	}
 	pthread_mutex_unlock(&t->commit_lock);
+	(void)FAILPOINT(shards_told);
 	while ((b = r.batches)) {
 		r.batches = b->next;
 		destager_batch_end(t, b, rc);

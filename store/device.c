@@ -473,6 +473,18 @@ int device_pwrite(struct device *d, const void *p, size_t n, uint64_t off)
 	return rc;
 }
 
+bool device_answers(struct device *d)
+{
+	CLEANUP(free_ptr) uint8_t *b = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	int rc = device_pread(d, b, BLOCK_SIZE, 0);
+
+	if (rc)
+		rc = device_pread(d, b, BLOCK_SIZE, d->size - BLOCK_SIZE);
+	if (rc)
+		device_fail(d, rc, "read", 0);
+	return !rc;
+}
+
 int device_flush(struct device *d)
 {
 	uint64_t start;

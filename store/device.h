@@ -101,6 +101,8 @@ struct device_read {
 };
 struct gather;
 void device_read_many(struct gather *g, struct device_read *reads, unsigned n);
+/* After a read that failed: is it a bad place, or is nobody there? false: the device has failed. */
+bool device_answers(struct device *d) MUST_USE;
 int device_flush(struct device *d) MUST_USE; /* the first failure fails the device for good */
 
 /* For those who do the I/O themselves on a loop, any thread. device_fault: what a test wants to happen

@@ -4,6 +4,7 @@
  * hand out a segment while a read begun before its freeing may still be in it (I10). */
 #include <stdlib.h>
 
+#include "node/loop/failpoint.h"
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
@@ -181,6 +182,27 @@ static int victim_read(struct tier *t, uint64_t off, uint32_t len, void *out)
 	return rc;
 }
 
+/* What is called damaged stays so: a bad place is looked at once more. stored: the bytes of that entry
+ * word, or NULL when they could not be read; buf: room for two blocks. NULL in *out: it is bad.
+ * -ERR_DEVICE: nobody is there to ask, so nothing is damaged. */
+static int look_twice(struct tier *t, uint64_t word, uint64_t fp64, const uint8_t *stored,
+		      uint8_t *buf, const uint8_t **out, struct fp128 *fp)
+{
+	struct device *d = t->seg.dev[t->gc.victim >> SEGMENT_DEVICE_SHIFT].dev;
+	unsigned kind = map_entry_kind(word), units = map_entry_units(word);
+	uint64_t at = map_entry_offset(word), from = round_down(at, BLOCK_SIZE);
+
+	*out = stored;
+	if (stored && stored_matches(kind, units, stored, fp64, fp))
+		return 0;
+	*out = NULL;
+	if (device_pread(d, buf, round_up(at + units * CODEC_UNIT, BLOCK_SIZE) - from, from))
+		return device_answers(d) ? 0 : -ERR_DEVICE;
+	if (stored_matches(kind, units, buf + (at - from), fp64, fp))
+		*out = buf + (at - from);
+	return 0;
+}
+
 /* stored: its bytes, or NULL when they could not be read. */
 static int block_move(struct tier *t, struct work_page *w, unsigned index, const uint8_t *stored,
 		      struct version version)
@@ -191,12 +213,15 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 			       .gen = w->o->gen,
 			       .version = version,
 			       .block = w->index * PAGE_BLOCKS + index};
-	bool good = stored && stored_matches(kind, units, stored, old.fp64, &u.fp);
+	uint8_t again[2 * BLOCK_SIZE];
+	int rc = look_twice(t, old.word, old.fp64, stored, again, &stored, &u.fp);
 
+	if (rc)
+		return rc;
 	txn_entry_clear(t, w, index);
 	e->fp64 = old.fp64;
 	atomic_fetch_add_explicit(&t->gc_blocks, 1, memory_order_relaxed);
-	if (good) {
+	if (stored) {
 		txn_entry_set(t, w, index, kind, units);
 		if (w->o->flags & OBJECT_DEDUP)
 			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){u.fp, e};
@@ -288,8 +313,9 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 		uint32_t at = key_len == 8 ? get_be32((const uint8_t *)key + 4) * 64 : to;
 		uint64_t id = len == 8 ? get_le64(value) : 0;
 		const uint8_t *stored = NULL;
-		uint8_t plain[BLOCK_SIZE + CODEC_UNIT];
+		uint8_t plain[BLOCK_SIZE + CODEC_UNIT], again[2 * BLOCK_SIZE];
 		struct unit_entry e = {0};
+		struct fp128 fp;
 		struct tshare *s;
 
 		if (at >= to)
@@ -312,6 +338,9 @@ static int shares_move(struct tier *t, uint32_t from, uint32_t to, const uint8_t
 						 plain)) {
 			stored = plain;
 		}
+		rc = look_twice(t, s->next.word, s->next.fp.lo, stored, again, &stored, &fp);
+		if (rc)
+			break;
 		rc = share_move(t, s, stored, &e);
 		t->gc.shares[t->gc.share_count++] = id;
 		atomic_fetch_add_explicit(&t->gc_blocks, 1, memory_order_relaxed);
@@ -500,6 +529,8 @@ static int step_commit(struct tier *t)
 	unsigned n = 0;
 	int rc = segment_flush_unit(&t->seg, STREAM_GC);
 
+	if (!rc)
+		rc = FAILPOINT(gc_moved);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < t->gc.work_count; i++)

@@ -52,8 +52,10 @@ static int kv_error(char *msg, const char *what)
 
 	if (!msg)
 		return 0;
-	if (!strncmp(msg, "Corruption", 10))
+	if (!strncmp(msg, "Corruption", 10) || strstr(msg, "No such file")) /* of its own files */
 		rc = -ERR_CORRUPT;
+	else if (strstr(msg, "While lock file") || strstr(msg, "lock hold by"))
+		rc = -ERR_BUSY;
 	else if (strstr(msg, "No space left"))
 		rc = -ENOSPC;
 	log_error("kv", "database error", "call=%s rc=%s text=\"%s\"", what, err_name(rc), msg);
@@ -252,25 +254,45 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 	return 0;
 }
 
-int kv_open(const char *dir, bool read_only, struct kv **out)
+/* Is there a database at all? Only a directory that can be looked into and has none says no. */
+static int kv_present(const char *dir)
 {
 	CLEANUP(free_ptr) char *current = xasprintf("%s/CURRENT", dir);
+
+	if (!access(current, R_OK))
+		return 0;
+	if (errno == ENOENT && !access(dir, R_OK | X_OK)) {
+		log_error("kv", "no map database in the metadata directory", "dir=%s", dir);
+		return -ERR_MAP_LOST;
+	}
+	log_error("kv", "the metadata directory cannot be read; is its file system mounted?",
+		  "dir=%s error=%s", dir, err_name(-errno));
+	return -ERR_DEVICE;
+}
+
+int kv_open(const char *dir, bool read_only, struct kv **out)
+{
 	struct kv *kv;
+	int rc = kv_present(dir);
 
 	*out = NULL;
-	if (access(current, R_OK)) {
-		log_error("kv", "no map database in the metadata directory", "dir=%s errno=%d", dir,
-			  errno);
-		return -ERR_MAP_LOST;
-	}
-	kv = kv_alloc(dir, read_only);
-	if (kv_open_db(kv, dir, false, read_only)) {
-		log_error("kv", "the map database does not open; it counts as lost", "dir=%s", dir);
+	/* Damage is irrevocable for the caller: it is looked at twice. */
+	for (unsigned looks = 0; !rc && looks < 2; looks++) {
+		kv = kv_alloc(dir, read_only);
+		rc = kv_open_db(kv, dir, false, read_only);
+		if (!rc) {
+			*out = kv;
+			return 0;
+		}
 		kv_close(kv);
-		return -ERR_MAP_LOST;
+		if (rc == -ERR_CORRUPT && !looks)
+			rc = 0;
 	}
-	*out = kv;
-	return 0;
+	if (rc == -ERR_CORRUPT) {
+		log_error("kv", "the map database is damaged; it counts as lost", "dir=%s", dir);
+		rc = -ERR_MAP_LOST;
+	}
+	return rc;
 }
 
 void kv_close(struct kv *kv)

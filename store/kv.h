@@ -20,7 +20,9 @@ struct kv_iter;
 
 /* Removes a database in dir, if any, and makes an empty one. */
 int kv_format(const char *dir) MUST_USE;
-/* -ERR_MAP_LOST: none there, or it does not open; the log says why. */
+/* -ERR_MAP_LOST: none there, or its bytes are damaged. -ERR_DEVICE, -ENOSPC, -ERR_BUSY: it cannot be
+ * opened now, which says nothing of what it holds; callers begin anew only after MAP_LOST. The log says
+ * why. */
 int kv_open(const char *dir, bool read_only, struct kv **out) MUST_USE;
 void kv_close(struct kv *kv);
 

@@ -111,7 +111,8 @@ static unsigned plan_reads(struct chunk *c, struct reads *r)
 	return reads;
 }
 
-/* A block that cannot be read is damage; a log that cannot be read is not for us. */
+/* A block that cannot be read is damage; a log that cannot be read is not for us: what it holds may
+ * come back with it. */
 static int read_again(struct tier *t, struct payload *const *p, unsigned n)
 {
 	atomic_fetch_add(&t->io_errors, 1);
@@ -121,7 +122,9 @@ static int read_again(struct tier *t, struct payload *const *p, unsigned n)
 		if (device_pread(b->log_device, p[i]->data, BLOCK_SIZE, b->log_off))
 			p[i]->unread = true;
 	}
-	return p[0]->block->log_device->failed ? -ERR_LOG_LOST : 0;
+	return p[0]->block->log_device->failed || !device_answers(p[0]->block->log_device)
+		       ? -ERR_DEVICE
+		       : 0;
 }
 
 static int chunk_read(struct tier *t, struct chunk *c, struct gather *g)
@@ -159,6 +162,10 @@ static void chunk_run(struct prepare *w, struct chunk *c, struct gather *g)
 		struct payload *p = &c->p[i];
 
 		p->fp = p->unread ? (struct fp128){0} : hash_block(p->data);
+		/* What is called damaged stays so: look twice. */
+		if (!p->unread && p->fp.lo != p->block->fp64 &&
+		    !device_pread(p->block->log_device, p->data, BLOCK_SIZE, p->block->log_off))
+			p->fp = hash_block(p->data);
 		p->bad = p->unread || p->fp.lo != p->block->fp64;
 		p->zero = !p->bad && is_zero(p);
 		/* What is stored already most likely need not be compressed. */

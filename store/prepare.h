@@ -23,6 +23,6 @@ unsigned prepare_threads(const struct prepare *w);
  * Between begin and end hints must not change: threads look for them. */
 void prepare_begin(struct prepare *w, struct payload *p, unsigned n, bool compress);
 /* Gives up the chunk before; waits for the next one, or prepares it if nobody has begun to. How
- * many payloads from *first on; 0: that was all; -ERR_LOG_LOST: a device of the log has failed. */
+ * many payloads from *first on; 0: that was all; -ERR_DEVICE: a device of the log has failed. */
 int prepare_next(struct prepare *w, struct payload **first) MUST_USE;
 void prepare_end(struct prepare *w);

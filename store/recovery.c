@@ -7,7 +7,8 @@
  *     themselves; the latter still join what is before and behind them.
  *   - The chain ends at the first batch that does not verify. At or below D that is damage: acknowledged
  *     records are missing (replication L3). Above D it is the torn tail of a crash: nothing behind it was
- *     acknowledged. Payload is verified above D only; below, reads do it.
+ *     acknowledged. Payload is verified above D only; below, reads do it. A block that cannot be read
+ *     is damage wherever it is; a device that does not answer at all ends the opening.
  *   - What counts is flushed and then sealed: a batch with another magic is written over the torn place,
  *     naming all before it durable. So the next recovery ends at the same place, and takes decay of what
  *     this one believed for the damage that it is.
@@ -17,15 +18,18 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 #include "node/base/rules.h"
+#include "node/loop/failpoint.h"
 #include "store/recovery.h"
 
+/* Reads ahead for those who go on behind it. */
 static const uint8_t *window(struct recovery *rc, uint32_t seg, uint32_t block, uint32_t blocks)
 {
 	struct store *s = rc->store;
 	struct device *d = s->segs[seg].pool->device;
 	uint64_t off = s->segs[seg].off + (uint64_t)block * BLOCK_SIZE;
-	uint32_t n = MIN(RECOVERY_WINDOW, s->seg_blocks - block);
+	uint32_t n = rc->narrow ? blocks : MIN(RECOVERY_WINDOW, s->seg_blocks - block);
 
+	rc->read_failed = false;
 	if (block + blocks > s->seg_blocks)
 		return NULL;
 	if (rc->seg == seg && block >= rc->first && block + blocks <= rc->first + rc->count)
@@ -36,6 +40,9 @@ static const uint8_t *window(struct recovery *rc, uint32_t seg, uint32_t block, 
 		if (device_pread(d, rc->window, (size_t)n * BLOCK_SIZE, off)) {
 			log_warn("store", "a log block cannot be read", "device=%s offset=%llu",
 				 d->path, (unsigned long long)off);
+			rc->read_failed = true;
+			if (!device_answers(d))
+				rc->failed = -ERR_DEVICE;
 			return NULL;
 		}
 	}
@@ -74,15 +81,30 @@ static void take_names(struct scanned *sc, const struct log_batch_header *h)
 	sc->kv_commit = MAX(sc->kv_commit, h->kv_commit);
 }
 
+static bool scan_header(struct recovery *rc, uint32_t seg, struct log_segment_header *h)
+{
+	const uint8_t *p = NULL;
+	bool good = false;
+
+	rc->narrow = true;
+	for (unsigned looks = 0; looks < 2 && !good; looks++) {
+		rc->seg = LOG_NONE;
+		p = window(rc, seg, 0, 1);
+		good = p && !log_segment_decode(p, h);
+	}
+	rc->narrow = false;
+	rc->unread_header |= !p;
+	return good;
+}
+
 /* Walks one segment as far as its batches hold. */
 static void scan_segment(struct recovery *rc, uint32_t seg)
 {
 	struct store *s = rc->store;
 	struct scanned *sc = &rc->scanned[seg];
-	const uint8_t *p = window(rc, seg, 0, 1);
 	struct log_batch_header h;
 
-	if (!p || log_segment_decode(p, &sc->h) || !uuid_equal(&sc->h.log, &store_superblock(s)->log) ||
+	if (!scan_header(rc, seg, &sc->h) || !uuid_equal(&sc->h.log, &store_superblock(s)->log) ||
 	    sc->h.incarnation != store_superblock(s)->log_incarnation)
 		return;
 	sc->valid = true;
@@ -95,7 +117,17 @@ static void scan_segment(struct recovery *rc, uint32_t seg)
 		sc->last = sc->h.durable; /* its batches may be somebody else's already */
 		return;
 	}
-	while (!sc->sealed && recovery_batch(rc, seg, sc->end, sc->last + 1, &h)) {
+	while (!sc->sealed) {
+		if (!recovery_batch(rc, seg, sc->end, sc->last + 1, &h)) {
+			/* Here the log ends, or so it seems. What is cut off is gone: look twice. */
+			sc->unread = rc->read_failed;
+			if (rc->narrow || sc->end >= s->seg_blocks)
+				break;
+			rc->narrow = true;
+			rc->seg = LOG_NONE;
+			continue;
+		}
+		rc->narrow = false;
 		take_names(sc, &h);
 		if (h.seal) {
 			sc->sealed = true;
@@ -104,6 +136,7 @@ static void scan_segment(struct recovery *rc, uint32_t seg)
 		sc->last++;
 		sc->end += h.header_blocks + h.payload_blocks;
 	}
+	rc->narrow = false;
 }
 
 /* Behind a bad batch: does a later one of the same segment name more as durable? */
@@ -147,8 +180,8 @@ static bool same_chain(const struct recovery *rc, uint32_t a, uint32_t b)
 	       rc->scanned[a].h.lane == rc->scanned[b].h.lane;
 }
 
-static bool payload_holds(struct recovery *rc, uint32_t seg, uint32_t block,
-			  const struct log_batch_header *h)
+static bool payload_verify(struct recovery *rc, uint32_t seg, uint32_t block,
+			   const struct log_batch_header *h)
 {
 	const uint8_t *p = recovery_payload(rc, seg, block, h), *data;
 	struct reader in;
@@ -174,6 +207,15 @@ static bool payload_holds(struct recovery *rc, uint32_t seg, uint32_t block,
 	return used == h->payload_blocks;
 }
 
+static bool payload_holds(struct recovery *rc, uint32_t seg, uint32_t block,
+			  const struct log_batch_header *h)
+{
+	if (payload_verify(rc, seg, block, h))
+		return true;
+	rc->seg = LOG_NONE;
+	return payload_verify(rc, seg, block, h);
+}
+
 /* Above D each payload must hold; the first that does not is where the tail was torn. */
 static void verify_tail(struct recovery *rc, struct chain *c)
 {
@@ -189,6 +231,7 @@ static void verify_tail(struct recovery *rc, struct chain *c)
 				h = (struct log_batch_header){.seq = seq};
 			if (seq > c->durable &&
 			    (!h.header_blocks || !payload_holds(rc, seg, at, &h))) {
+				c->damaged = rc->read_failed; /* not torn: it may well have counted */
 				c->last = seq - 1;
 				c->end_seg = seg;
 				c->end = at;
@@ -238,12 +281,14 @@ static void walk_chain(struct recovery *rc, struct chain *c)
 		c->empty = !c->damaged;
 		c->last = 0; /* nothing in order */
 	} else {
-		c->damaged = c->last < c->durable;
+		/* What cannot be read may have been acknowledged: that is damage, never a torn tail. */
+		c->damaged = c->last < c->durable ||
+			     (!c->sealed && (sc->unread || rc->unread_header));
 		if (!c->damaged && rule(RULE_TORN_TAIL))
 			verify_tail(rc, c);
 	}
 	if (c->damaged)
-		log_error("store", "the log is damaged below what was durable",
+		log_error("store", "the log is damaged where it was durable, or may have been",
 			  "lane=%u lanes=%u session=%llu good=%llu durable=%llu",
 			  rc->scanned[first].h.lane, rc->scanned[first].h.lanes,
 			  (unsigned long long)rc->scanned[first].h.session,
@@ -433,13 +478,19 @@ int recovery_scan(struct store *s, uint64_t *kv_commit)
 	qsort_r(order, n, sizeof(*order), by_chain, rc);
 	find_released(rc, order, n);
 	err = make_chains(rc, order, n);
+	if (!err)
+		err = rc->failed;
 	/* A process that died left writes in the device's cache: what is believed must be durable. */
 	if (!err)
 		err = flush_logs(s);
+	if (!err)
+		err = FAILPOINT(open_scanned);
 	for (unsigned i = 0; i < rc->chain_count && !err; i++)
 		err = seal_chain(rc, &rc->chains[i]);
 	if (!err)
 		err = flush_logs(s);
+	if (!err)
+		err = FAILPOINT(open_sealed);
 	list_legacy(rc);
 	return err;
 }

@@ -11,6 +11,7 @@
 struct scanned {
 	struct log_segment_header h;
 	bool valid, live, sealed;
+	bool unread; /* what would stand at `end` cannot be read */
 	uint32_t end;  /* first block behind the last good batch */
 	uint64_t last; /* last good batch */
 	uint64_t durable, oldest, kv_commit; /* highest named in it */
@@ -30,6 +31,10 @@ struct chain {
 struct recovery {
 	struct store *store;
 	uint8_t *window;
+	bool narrow;	  /* read only what is asked for */
+	bool read_failed; /* the last look was at blocks that cannot be read */
+	bool unread_header; /* a segment's: nobody knows whose it is */
+	int failed;	    /* a device does not answer */
 	uint32_t seg, first, count; /* what the window holds */
 	uint8_t *head; /* copy of a batch header during replay */
 	struct scanned *scanned;

@@ -290,6 +290,8 @@ int recovery_replay(struct store *s)
 	for (unsigned i = 0; i < rc->chain_count; i++)
 		replay_chain(rc, &rc->chains[i]);
 	free(rc->head);
+	if (rc->failed)
+		return rc->failed;
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];
 

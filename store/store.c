@@ -6,6 +6,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/loop/failpoint.h"
 #include "store/store_impl.h"
 
 #define READS_MAX 1024u
@@ -145,6 +146,8 @@ static int open_parts(struct store *s, const struct store_config *cfg)
 
 	if (!rc)
 		rc = group_raise_sequence(s);
+	if (!rc)
+		rc = FAILPOINT(open_raised);
 	if (rc)
 		return rc;
 	s->shard_count = cfg->shards;

@@ -190,6 +190,7 @@ static int take_members(struct store *s, bool strict)
 
 int group_open(const struct store_config *cfg, bool strict, struct store **out)
 {
+	bool unread = false; /* one is there and cannot be read: its log may come back with it */
 	struct store *s;
 	int rc = 0;
 
@@ -207,10 +208,13 @@ int group_open(const struct store_config *cfg, bool strict, struct store **out)
 			  err_name(rc));
 		if (rc == -ERR_BUSY || rc == -ERR_FOREIGN || rc == -ERR_VERSION)
 			break;
+		unread |= rc != -ENODATA && rc != -ERR_CORRUPT && rc != -ENOENT;
 		rc = 0;
 	}
 	if (!rc)
 		rc = take_members(s, strict);
+	if (rc == -ERR_LOG_LOST && unread)
+		rc = -ERR_DEVICE;
 	if (rc) {
 		group_close(s);
 		return rc;

@@ -11,8 +11,15 @@
 /* ---- Loading -----------------------------------------------------------------------------------
  */
 
-static int map_lost(const char *why)
+/* rc: what reading said. Only what was read and is wrong, or is not there, counts as lost; a database
+ * that cannot be read just now is not. */
+static int map_lost(int rc, const char *why)
 {
+	if (rc && rc != -ERR_CORRUPT && rc != -ERR_NOT_FOUND && rc != -ERR_LIMIT) {
+		log_error("tier", "the map database cannot be read", "why=\"%s\" error=%s", why,
+			  err_name(rc));
+		return rc;
+	}
 	log_error("tier", "the map database cannot be used; it counts as lost", "why=\"%s\"", why);
 	return -ERR_MAP_LOST;
 }
@@ -29,13 +36,13 @@ static int load_meta(struct tier *t)
 	if (rc == -ERR_VERSION)
 		return rc;
 	if (rc)
-		return map_lost("the commit number is missing or damaged");
+		return map_lost(rc, "the commit number is missing or damaged");
 	if (!uuid_equal(&m.group, &t->group))
-		return map_lost("it belongs to another group");
+		return map_lost(0, "it belongs to another group");
 	/* An older incarnation's map was kept (log lost) if nothing newer was ever written, see
 	 * below. */
 	if (m.group_incarnation > t->group_incarnation)
-		return map_lost("it belongs to a later incarnation of the group");
+		return map_lost(0, "it belongs to a later incarnation of the group");
 	t->map_incarnation = m.group_incarnation;
 	atomic_store(&t->commit, m.commit);
 	t->seg.kv_commit = m.commit;
@@ -58,7 +65,7 @@ static int load_segments(struct tier *t)
 	}
 	rc2 = kv_iter_close(it);
 	if (rc || rc2)
-		return map_lost("the segment table does not decode");
+		return map_lost(rc ? rc : rc2, "the segment table does not decode");
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
 		uint32_t chunks = t->seg.dev[d].count / SEGMENT_CHUNK + 1;
 
@@ -81,7 +88,7 @@ static int check_commit(struct tier *t)
 	uint64_t seen = MAX(t->log_kv_commit, t->seg.header_kv_commit);
 
 	if (t->seg.header_incarnation > t->map_incarnation)
-		return map_lost("segments were written by a later incarnation of the group");
+		return map_lost(0, "segments were written by a later incarnation of the group");
 	if (commit >= seen)
 		return 0;
 	log_error("tier", "the map database has lost commits that log or segments know of",
@@ -123,7 +130,7 @@ static int load_objects(struct tier *t)
 		}
 	}
 	rc2 = kv_iter_close(it);
-	return rc || rc2 ? map_lost("an object row does not decode") : 0;
+	return rc || rc2 ? map_lost(rc ? rc : rc2, "an object row does not decode") : 0;
 }
 
 static int load_regions(struct tier *t)
@@ -152,7 +159,7 @@ static int load_regions(struct tier *t)
 			*shard_region(&t->shards[o->id % t->shard_count], o->id, index, true) = r;
 	}
 	rc2 = kv_iter_close(it);
-	return rc || rc2 ? map_lost("a region row does not decode") : 0;
+	return rc || rc2 ? map_lost(rc ? rc : rc2, "a region row does not decode") : 0;
 }
 
 /* A kept map takes the new incarnation before any segment is written under it. */
@@ -199,8 +206,11 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 		rc = load_objects(t);
 	if (!rc)
 		rc = load_regions(t);
-	if (!rc && shares_load(t))
-		rc = map_lost("the rows of the ledger do not decode");
+	if (!rc) {
+		rc = shares_load(t);
+		if (rc)
+			rc = map_lost(rc, "the rows of the ledger do not decode");
+	}
 	if (!rc)
 		rc = scrub_load(t);
 	if (!rc && !cfg->read_only)
