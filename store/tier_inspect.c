@@ -221,6 +221,24 @@ static void inspect_unit(struct inspect *x, const struct unit_header *h)
 	x->units++;
 }
 
+/* The next unit of this generation behind a place that has none; 0: there is none, so a crash cut the
+ * last write off, and the map knows nothing of it. */
+static uint64_t unit_behind(struct inspect *x, const struct segment_header *sh, uint64_t start, uint64_t pos)
+{
+	uint64_t size = x->d->sb.segment_size;
+	struct unit_header h;
+	uint32_t bytes;
+
+	for (pos += BLOCK_SIZE; pos + 2 * BLOCK_SIZE <= size; pos += BLOCK_SIZE)
+		if (!device_pread(x->d, x->mem, BLOCK_SIZE, start + pos) &&
+		    !unit_summary_peek(x->mem, &bytes) && pos + bytes <= size &&
+		    !device_pread(x->d, x->mem, bytes, start + pos) &&
+		    !unit_summary_decode(x->mem, bytes, &h) && h.generation == sh->generation &&
+		    h.position == pos / BLOCK_SIZE)
+			return pos;
+	return 0;
+}
+
 /* Up to the first place where no unit of this generation begins: there the segment was sealed. */
 static void inspect_units(struct inspect *x, const struct segment_header *sh, uint64_t start)
 {
@@ -235,12 +253,16 @@ static void inspect_units(struct inspect *x, const struct segment_header *sh, ui
 		    device_pread(x->d, x->mem, bytes, start + pos))
 			break;
 		if (unit_summary_decode(x->mem, bytes, &h)) {
-			if (get_le64(x->mem + 24) == sh->generation) {
-				printf("  damaged summary position=%" PRIu64 "\n",
-				       pos / BLOCK_SIZE);
-				x->damaged++;
-			}
-			break;
+			uint64_t next = get_le64(x->mem + 24) == sh->generation
+						? unit_behind(x, sh, start, pos)
+						: 0;
+
+			if (!next)
+				break;
+			printf("  damaged summary position=%" PRIu64 "\n", pos / BLOCK_SIZE);
+			x->damaged++;
+			pos = next;
+			continue;
 		}
 		if (h.generation != sh->generation || h.position != pos / BLOCK_SIZE)
 			break;

@@ -872,7 +872,7 @@ void w_check(struct world *w)
 	for (unsigned i = 0; i < OBJECTS && !w->lied_to; i++)
 		if (w->models[i].is == OBJ_IS)
 			check_fold(w, i);
-	for (unsigned i = 0; i < OBJECTS && !w->damaged && !w->bad; i++)
+	for (unsigned i = 0; i < OBJECTS && !w->lied_to; i++)
 		if (w->models[i].is == OBJ_IS)
 			for (unsigned k = 0; k < 3; k++) {
 				EXPECT_OK(w_random(w, i, 20));
