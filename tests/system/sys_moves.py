@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What is planned stalls nobody: writes at queue depth 16 from a compute host go on while nodes are taken into
-maintenance (their primaries move) and stopped cleanly. can-stop and can-lose answer meanwhile. Bounds are those of
-this host under the same load without a move, where it is itself slower than 200 ms."""
+maintenance (their primaries move) and stopped cleanly. can-stop and can-lose answer meanwhile. The bound is 200 ms in the
+long form, and in the short one, which may share its host with anything, still less than a takeover after a crash takes;
+a host that is slower than that under the same load without a move is measured by itself."""
 import sys, os, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
@@ -78,7 +79,7 @@ if LONG:
     watch_for("primaries at all nodes", lambda: all(primaries(n) for n in "123"), 60)
 load.finish()
 normal = [load.worst(b, e) for w, b, e in marks if w == "nothing"]
-bound = max([200] + [2 * max(gap, lat) for gap, lat in normal])
+bound = max([200 if LONG else 600] + [2 * max(gap, lat) for gap, lat in normal])
 step(f"without any move: gap and latency at most {[tuple(round(x) for x in n) for n in normal]} ms; bound {bound:.0f} ms")
 for what, begin, end in marks:
     gap, lat = load.worst(begin, end)
