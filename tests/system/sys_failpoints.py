@@ -106,7 +106,9 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
         node.kill()
         node.start("delete_step=kill")
         watch_for("the node", node.serves, 60)
-        node.ashlar("volume", "delete", "v", "--yes", rc=None)
+        # Attachments of before the kills run out first.
+        watch_for("the kill in a delete",
+                  lambda: node.ended() or (node.ashlar("volume", "delete", "fill", "--yes", rc=None), node.ended())[1], 90)
         node.died("delete_step")
 
         node.start()
