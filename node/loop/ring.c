@@ -114,7 +114,7 @@ void io_file_closed(int fd)
 
 bool io_in_memory(int fd)
 {
-	return fd < FDS_MAX && atomic_load_explicit(&fd_in_memory[fd], memory_order_relaxed);
+	return fd >= 0 && fd < FDS_MAX && atomic_load_explicit(&fd_in_memory[fd], memory_order_relaxed);
 }
 
 static int io_move(struct io *io)
