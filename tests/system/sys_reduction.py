@@ -73,8 +73,8 @@ volume = lab.json("volume", "show", "v")
 space, expected = volume["space"], content.ratio(volume)
 ratio = space["logical_bytes"] / space["stored_bytes"]
 print(f"ratio of the ledger {ratio:.3f}, of the data {expected:.3f}", flush=True)
-if abs(ratio - expected) > 0.05 * expected:
-    fail("the ratio is off by more than 5 %")
+if abs(ratio - expected) > (0.05 if LONG else 0.1) * expected:  # on little data a few missed duplicates show
+    fail("the ratio is too far off")
 content.check(lab, 2, "v")
 
 step("all nodes are killed and started")
@@ -133,8 +133,8 @@ watch_for("the data of p to be reduced on all nodes", reduced, 120)
 volume = lab.json("volume", "show", "p")
 ratio, expected = volume["space"]["logical_bytes"] / volume["space"]["stored_bytes"], plain.ratio(volume)
 print(f"p: ratio of the ledger {ratio:.3f}, of the data {expected:.3f}", flush=True)
-if abs(ratio - expected) > 0.05 * expected:
-    fail("the ratio is off by more than 5 %")
+if abs(ratio - expected) > (0.05 if LONG else 0.1) * expected:  # on little data a few missed duplicates show
+    fail("the ratio is too far off")
 plain.check(lab, 3, "p")
 verify(lab)
 lab.ashlar("volume", "set", "p", "--compression", "off", "--dedup", "off")
