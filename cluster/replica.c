@@ -214,6 +214,22 @@ static void deleted(struct wait *w, int rc)
 /* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more
  * and there are all copies without it. A map that is older than the replica (it was placed at epoch
  * `gen`) says nothing: a process that starts sees old maps first. */
+/* The map is older than the group that holds this replica: it was regrouped since, and kept its generation. */
+static bool map_is_older(const struct object *o)
+{
+	const struct replicator *r = o->r;
+	const struct group *g;
+
+	list_for_each(g, &r->groups, link)
+	{
+		const struct map_group *known = map_group(r->map, g->id);
+
+		if (store_object_find(g->store, r->shard, o->id, o->gen) == o->store)
+			return !known || known->incarnation != g->incarnation;
+	}
+	return true;
+}
+
 static void purge(struct object *o)
 {
 	const struct map *m = o->r->map;
@@ -223,7 +239,7 @@ static void purge(struct object *o)
 	bool gone = !v && m->next_volume > object_volume(o->id);
 
 	if (c && o->me < 0)
-		gone = map_in_count(c) >= v->copies && c->epoch >= o->gen;
+		gone = map_in_count(c) >= v->copies && c->epoch >= o->gen && !map_is_older(o);
 	if (!gone || !o->store || o->refs || o->primary || (c && o->me >= 0))
 		return;
 	d = xcalloc(1, sizeof(*d));

@@ -78,7 +78,8 @@ static int load_segments(struct tier *t)
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		if (t->seg.dev[d].lost)
 			t->loss.lost |= 1u << d;
-	t->loss.walk_wanted = t->loss.walking = t->loss.lost != 0;
+	t->loss.walking = t->loss.lost != 0;
+	t->loss.walk_wanted = t->loss.lost != 0;
 	return 0;
 }
 
