@@ -373,8 +373,10 @@ static bool object_tick(struct object *o, uint64_t now)
 			propose_resign(o);
 		}
 	}
-	if (o->me < 0 || !o->listed)
+	if (o->me < 0 || !o->listed) {
 		purge(o);
+		busy |= o->store != NULL; /* it goes as soon as nothing is under way and the map allows it */
+	}
 	busy |= o->store && o->listed && o->me >= 0 && o->config.member[o->me].in && store_lost(o->store);
 	return busy || is_orphan(o) || o->creating || o->dirty || !list_empty(&o->in.waiting);
 }
