@@ -214,7 +214,7 @@ static void deleted(struct wait *w, int rc)
 /* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more
  * and there are all copies without it. A map that is older than the replica (it was placed at epoch
  * `gen`) says nothing: a process that starts sees old maps first. */
-/* The map is older than the group that holds this replica: it was regrouped since, and kept its generation. */
+/* The map is older than the group that holds this replica: regrouped since, it kept its generation. */
 static bool map_is_older(const struct object *o)
 {
 	const struct replicator *r = o->r;
