@@ -8,6 +8,7 @@
  * made anew from the base and the lane, by the rules of replay (replication.md Y4, L2). */
 #include "store/store_device.h"
 #include "tests/replica/sim.h"
+#include "tests/replica/sim_retry.h"
 
 #include <stdlib.h>
 
@@ -27,12 +28,6 @@ struct page {
 	struct image view, base;
 };
 
-struct retry_entry {
-	uint32_t attachment, epoch;
-	uint64_t request, low_water; /* an entry with request 0 only carries a low-water */
-	struct version v;
-};
-
 /* One record or header change in the lane. */
 struct entry {
 	struct list link;
@@ -47,11 +42,6 @@ struct entry {
 	size_t retry_len;
 	struct store_append *op; /* NULL: nobody waits */
 	struct wait *wait;
-};
-
-struct retries {
-	struct retry_entry *e;
-	size_t n, cap;
 };
 
 struct store_object {
@@ -256,84 +246,15 @@ static void advance(struct store_object *o, bool replay)
 	advance_to(o, replay, UINT64_MAX);
 }
 
-/* ---- Retry table --------------------------------------------------------------------------------
- */
-
-static void retry_note(struct retries *t, const struct record *r, struct version v)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < t->n; i++) {
-		struct retry_entry *x = &t->e[i];
-
-		if (x->attachment == r->attachment && x->epoch == r->attach_epoch &&
-		    x->request < r->low_water && x->request)
-			continue; /* below low-water: forgotten */
-		t->e[n++] = *x;
-	}
-	t->n = n;
-	if (t->n + 2 > t->cap) {
-		t->cap = t->cap ? t->cap * 2 : 16;
-		t->e = xrealloc(t->e, t->cap * sizeof(*t->e));
-	}
-	t->e[t->n++] =
-		(struct retry_entry){r->attachment, r->attach_epoch, r->request, r->low_water, v};
-}
-
-static void retry_cut(struct retries *t, struct version after)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < t->n; i++)
-		if (t->e[i].v.seq <= after.seq)
-			t->e[n++] = t->e[i];
-	t->n = n;
-}
-
-static void retry_copy(struct retries *to, const struct retries *from)
-{
-	to->n = from->n;
-	if (to->cap < from->n) {
-		to->cap = from->n;
-		to->e = xrealloc(to->e, to->cap * sizeof(*to->e));
-	}
-	if (from->n)
-		memcpy(to->e, from->e, from->n * sizeof(*to->e));
-}
-
 enum retry_answer store_retry_lookup(const struct store_object *o, uint32_t attachment,
 				     uint32_t attach_epoch, uint64_t request, struct version *v)
 {
-	uint64_t low = 0;
-
-	for (size_t i = 0; i < o->retry.n; i++) {
-		const struct retry_entry *x = &o->retry.e[i];
-
-		if (x->attachment != attachment || x->epoch != attach_epoch)
-			continue;
-		low = MAX(low, x->low_water);
-		if (x->request == request) {
-			*v = x->v;
-			return RETRY_KNOWN;
-		}
-	}
-	return request < low ? RETRY_BELOW : RETRY_NEW;
+	return retry_lookup(&o->retry, attachment, attach_epoch, request, v);
 }
 
 void store_retry_encode(const struct store_object *o, struct writer *w)
 {
 	write_bytes(w, o->retry.e, o->retry.n * sizeof(*o->retry.e));
-}
-
-static void retry_decode(struct retries *t, const uint8_t *data, size_t len)
-{
-	struct retries from = {.n = len / sizeof(struct retry_entry)};
-	struct retry_entry *e = xmalloc(len + 1);
-
-	memcpy(e, data, len);
-	from.e = e;
-	retry_copy(t, &from);
-	free(e);
 }
 
 /* ---- The lane -----------------------------------------------------------------------------------
