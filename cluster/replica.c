@@ -211,15 +211,16 @@ static void deleted(struct wait *w, int rc)
 	free(container_of(w, struct deletion, wait));
 }
 
-/* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more
- * and there are all copies without it. A map that is older than the replica (it was placed at epoch
- * `gen`) says nothing: a process that starts sees old maps first. */
-/* The map is older than the group that holds this replica: regrouped since, it kept its generation. */
-static bool map_is_older(const struct object *o)
+/* A process that starts sees old maps first, and one that was made before this replica was says nothing of
+ * it: before it was placed (at epoch `gen`), before a tenure that it has seen, or before the regroup of its
+ * group, in which it kept its generation. */
+static bool map_is_older(const struct object *o, const struct map_object *c)
 {
 	const struct replicator *r = o->r;
 	const struct group *g;
 
+	if (c->epoch < o->gen || c->epoch < o->seen)
+		return true;
 	list_for_each(g, &r->groups, link)
 	{
 		const struct map_group *known = map_group(r->map, g->id);
@@ -230,6 +231,8 @@ static bool map_is_older(const struct object *o)
 	return true;
 }
 
+/* A3, T4: a replica goes only when its volume is gone for good, or when it is not listed any more
+ * and there are all copies without it. */
 static void purge(struct object *o)
 {
 	const struct map *m = o->r->map;
@@ -239,14 +242,14 @@ static void purge(struct object *o)
 	bool gone = !v && m->next_volume > object_volume(o->id);
 
 	if (c && o->me < 0)
-		gone = map_in_count(c) >= v->copies && c->epoch >= o->gen && !map_is_older(o);
+		gone = map_in_count(c) >= v->copies && !map_is_older(o, c);
 	if (!gone || !o->store || o->refs || o->primary || (c && o->me >= 0))
 		return;
 	d = xcalloc(1, sizeof(*d));
 	d->wait.resume = deleted;
 	log_info("replica", "purging a replica", "object=%llx gen=%u", (unsigned long long)o->id,
 		 o->gen);
-	inbound_void(o);
+	inbound_end(o, NAK_NO_REPLICA);
 	if (store_object_delete(o->store, &d->wait) != PENDING)
 		free(d);
 	o->store = NULL;
@@ -260,6 +263,8 @@ static void object_apply(struct object *o)
 	struct replicator *r = o->r;
 	const struct map_object *c = map_object(r->map, o->id);
 	struct primary *p = o->primary;
+	struct group *group;
+	int me;
 
 	o->dirty = false;
 	o->listed = c != NULL;
@@ -271,10 +276,14 @@ static void object_apply(struct object *o)
 	}
 	if (c->epoch < o->config.epoch)
 		return; /* an older map than the one acted on */
+	me = find_me(r, c, &group);
+	if (me < 0 && o->store && map_is_older(o, c))
+		return; /* what this replica is now, its primary tells it */
 	if (c->epoch > o->config.epoch)
 		o->resigning = false;
 	o->config = *c;
-	o->me = find_me(r, &o->config, &o->group);
+	o->me = me;
+	o->group = group;
 	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure ||
 		  o->config.member[o->me].gen != o->gen)) {
 		o->moved |= r->draining && c->primary != o->me;
@@ -283,8 +292,7 @@ static void object_apply(struct object *o)
 	}
 	object_busy(o);
 	if (o->me < 0) {
-		if (o->in.state != IN_NONE && !o->group)
-			inbound_void(o);
+		inbound_end(o, NAK_NO_REPLICA);
 		return;
 	}
 	ensure_store(o);
@@ -635,8 +643,7 @@ void object_fail(struct object *o, int rc)
 		log_error("replica", "the store refused", "object=%llx reason=%s",
 			  (unsigned long long)o->id, err_name(rc));
 	primary_end(o, "the store refused");
-	if (o->in.state != IN_NONE)
-		inbound_void(o);
+	inbound_end(o, rc == -ERR_CLOSED ? NAK_NO_REPLICA : NAK_FAILED);
 }
 
 /* The group serves nothing more: its objects stop here, whatever else they were. */
@@ -654,8 +661,7 @@ void group_fail(struct group *g, int code)
 		if (o->group != g)
 			continue;
 		primary_end(o, "its disk group failed");
-		if (o->in.state != IN_NONE)
-			inbound_void(o);
+		inbound_end(o, NAK_FAILED);
 		object_busy(o);
 	}
 	r->hooks->group_failed(r->ctx, g->id, code);
@@ -673,8 +679,7 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 		if (o->group != g)
 			continue;
 		primary_end(o, "its disk group is closed");
-		if (o->in.state != IN_NONE)
-			inbound_void(o);
+		inbound_end(o, NAK_NO_REPLICA);
 		o->store = NULL;
 		o->group = NULL;
 		o->me = -1;

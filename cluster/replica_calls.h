@@ -93,7 +93,8 @@ void propose_resign(struct object *o);
 /* replica_member.c */
 void inbound_join(struct session *s, const struct msg_join *m);
 void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload);
-void inbound_void(struct object *o);
+void inbound_void(struct object *o); /* silently: the peer knows, by its session's end or by JOIN or FENCE */
+void inbound_end(struct object *o, enum nak_reason reason); /* and the primary is told (N2) */
 void inbound_space(struct object *o);
 void inbound_repair_read(struct session *s, const struct msg_repair_read *m);
 struct object *inbound_find(struct session *s,

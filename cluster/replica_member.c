@@ -62,6 +62,18 @@ void inbound_void(struct object *o)
 	object_busy(o);
 }
 
+/* Whatever ends a join on a session that lives is told, or the primary would believe in it for as long as
+ * nothing is written: it replicates to those that it knows joined, and joins those that it knows are not. */
+void inbound_end(struct object *o, enum nak_reason reason)
+{
+	const struct inbound *in = &o->in;
+	struct msg_key key = {.object = o->id, .tenure = in->tenure, .join = in->join};
+
+	if (in->state != IN_NONE && in->session)
+		nak(in->session, &key, reason);
+	inbound_void(o);
+}
+
 static void owe_ack(struct object *o)
 {
 	if (o->in.state != IN_JOINED || !o->in.session)
@@ -173,8 +185,7 @@ static void joining_run(struct joining *j, int rc)
 		if (j->m.syncing && !j->folding) { /* header is durable, the tail is cut */
 			blocks = object_blocks(o);
 			if (!blocks) {
-				nak(o->in.session, &j->m.key, NAK_NO_REPLICA);
-				inbound_void(o);
+				inbound_end(o, NAK_NO_REPLICA);
 				break;
 			}
 			j->folding = true;
@@ -433,8 +444,7 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 	if (has_seq && in->next_seq && rec->version.seq != in->next_seq) {
 		if (rec->version.seq < in->next_seq)
 			return;
-		nak(s, &m->key, NAK_GAP);
-		inbound_void(o);
+		inbound_end(o, NAK_GAP);
 		return;
 	}
 	if (rec->skip_mask && !in->syncing) {
@@ -462,8 +472,7 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 	}
 	if (!account(o, s, m)) {
 		arrival_free(a);
-		nak(s, &m->key, NAK_FULL);
-		inbound_void(o);
+		inbound_end(o, NAK_FULL);
 		stay_out(o);
 		return;
 	}

@@ -43,6 +43,8 @@ struct sim_proc {      /* a node: its host and its process */
 	uint64_t raft_cut_until; /* no deltas until then */
 	uint64_t delta_next_us;
 	size_t delta_at;
+	uint64_t old_until_us; /* until then it hears of the first old_deltas only */
+	size_t old_deltas;
 	uint64_t register_us;
 	bool failed_group;
 };
@@ -141,7 +143,9 @@ bool sim_fenced_everywhere(void);
 void sim_heal(void);
 void sim_proc_crash(unsigned node);
 void sim_proc_start(unsigned node);
+void sim_proc_start_old(unsigned node, size_t deltas, uint64_t us); /* with an old map for so long */
 void sim_proc_stop(unsigned node); /* cleanly: drains, then ends */
+void sim_group_reopen(unsigned node, uint64_t us); /* closed for so long, while the process goes on */
 void sim_move(unsigned node, uint32_t object); /* its primary, which is there, moves to any other */
 bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);
@@ -190,4 +194,6 @@ bool sim_case_stop(uint64_t seed);
 bool sim_case_slow_log(uint64_t seed);
 bool sim_case_evacuate(uint64_t seed);
 bool sim_case_rebuild(uint64_t seed);
+bool sim_case_reopen(uint64_t seed);
+bool sim_case_old_map(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

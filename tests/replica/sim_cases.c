@@ -470,3 +470,94 @@ bool sim_case_rebuild(uint64_t seed)
 	wait_for(sim_tidy, "there are no more copies than wanted");
 	return sim_finish();
 }
+
+/* ---- Joins that only one side knows to have ended (N2) ---- */
+
+static uint64_t proposed_drops(void)
+{
+	struct replicator_stats st;
+	uint64_t n = 0;
+
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		replicator_stats(sim.proc[i].r, &st);
+		n += st.drops;
+	}
+	return n;
+}
+
+/* A disk group is closed and opened again while its node's streams live and nothing is written. */
+bool sim_case_reopen(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 1, .ops_per_client = 40, .depth = 4};
+	uint64_t drops;
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	wait_for(sim_all_in, "all are in");
+	drops = proposed_drops();
+	sim_group_reopen(1 + (unsigned)seed % 2, seed % 7 * 50000);
+	sim_run_until(sim.now_us + 1000, NULL);
+	wait_for(sim_all_in, "its replicas are joined again");
+	if (!sim.failure[0] && proposed_drops() != drops)
+		sim_fail("a replica was dropped, though it was away for a moment only");
+	return sim_finish();
+}
+
+static uint32_t placed_object;
+
+static bool placed_joined(void)
+{
+	uint64_t id = object_id(sim.volume, placed_object);
+	const struct map_object *o = map_object(state_map(sim.state), id);
+	const struct sim_proc *p = &sim.proc[primary_node(placed_object)];
+	struct replica_info f;
+
+	return map_in_count(o) == sim.plan.copies && p->alive && replicator_info(p->r, id, &f) &&
+	       f.role == REPLICA_PRIMARY && f.members_joined + 1 == sim.plan.copies;
+}
+
+/* A replica that was placed lately, and is not its object's primary; 0: there is none. */
+static unsigned placed_lately(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		const struct map_object *o = map_object(state_map(sim.state), object_id(sim.volume, i));
+
+		placed_object = i;
+		for (unsigned k = 0; k < o->member_count; k++)
+			if (o->member[k].gen > 1 && o->primary != k)
+				return o->member[k].group;
+	}
+	return 0;
+}
+
+/* Its process starts again and hears only of the time before: what it is, its primary tells it. */
+bool sim_case_old_map(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 3,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 60,
+				.depth = 4,
+				.relocate = 1};
+	unsigned placed;
+	size_t old;
+
+	sim_begin(&plan);
+	wait_for(sim_all_in, "all are in");
+	old = sim.delta_count;
+	empty_node = 1 + (unsigned)seed % 3;
+	sim_evacuate(empty_node);
+	wait_for(emptied, "the node is empty");
+	sim_jobs_cancel();
+	placed = sim.failure[0] ? 0 : placed_lately();
+	if (placed) {
+		sim_proc_crash(placed);
+		sim_proc_start_old(placed, old, 8000000);
+		if (!sim_run_until(sim.now_us + 6000000, placed_joined))
+			sim_fail("a replica placed lately is not joined while its map is old:%s",
+				 sim_describe());
+	}
+	return sim_finish();
+}

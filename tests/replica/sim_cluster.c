@@ -37,6 +37,10 @@ static void delta_arrives(void *arg)
 
 	if (p->delta_at >= sim.delta_count)
 		return;
+	if (p->delta_at >= p->old_deltas && sim.now_us < p->old_until_us) {
+		sim_at(p->old_until_us - sim.now_us, p, delta_arrives, NULL, p);
+		return;
+	}
 	r = reader_init(sim.deltas[p->delta_at].bytes, sim.deltas[p->delta_at].len);
 	p->delta_at++;
 	if (map_delta_apply(&p->map, &r, changed, p))
@@ -270,6 +274,33 @@ void sim_proc_crash(unsigned node)
 void sim_proc_start(unsigned node)
 {
 	proc_start(&sim.proc[node]);
+}
+
+void sim_proc_start_old(unsigned node, size_t deltas, uint64_t us)
+{
+	sim.proc[node].old_deltas = deltas;
+	sim.proc[node].old_until_us = sim.now_us + us;
+	proc_start(&sim.proc[node]);
+}
+
+static void group_open(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	replicator_store_add(p->r, p->group, p->disk);
+}
+
+static void group_close(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	replicator_store_remove(p->r, p->group);
+}
+
+void sim_group_reopen(unsigned node, uint64_t us)
+{
+	sim_at(0, &sim.proc[node], group_close, NULL, &sim.proc[node]);
+	sim_at(us, &sim.proc[node], group_open, NULL, &sim.proc[node]);
 }
 
 static void restart(void *arg)
@@ -778,6 +809,9 @@ bool sim_all_in(void)
 			if (commit.seq && !version_eq(commit, info.commit))
 				return false;
 			commit = info.commit;
+			/* Both ends know of the join: the primary by its count, the member by its state. */
+			if (info.role != REPLICA_PRIMARY && strcmp(info.state, "joined"))
+				return false;
 			if (info.role == REPLICA_PRIMARY && !strcmp(info.state, "serving") &&
 			    info.members_joined + 1u == o->member_count &&
 			    info.want == o->member_count)

@@ -182,6 +182,9 @@ static bool object_quiet(const struct map *m, const struct map_object *o)
 		if (commit.seq && !version_eq(commit, f.commit))
 			return false;
 		commit = f.commit;
+		/* Both ends know of the join: the primary by its count, the member by its state. */
+		if (f.role != REPLICA_PRIMARY && strcmp(f.state, "joined"))
+			return false;
 		serving += f.role == REPLICA_PRIMARY && !strcmp(f.state, "serving") &&
 			   f.members_joined + 1 == expected && f.want == expected;
 	}
