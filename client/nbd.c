@@ -82,6 +82,7 @@ void nbd_conn_fail(struct nbd_conn *c, const char *why)
 	close(c->fd);
 	c->fd = -1;
 	turn_end_disarm(&c->turn);
+	timer_fini(&c->unknown);
 	list_del(&c->starved);
 	if (c->memory_waiting)
 		list_del(&c->memory.link);
@@ -138,6 +139,8 @@ void nbd_conn_memory_wait(struct nbd_conn *c)
 /* ---- Negotiation ---- */
 
 #define UNKNOWN_EXPORT_US 10000000u
+#define NEWS_US 1000000u /* a volume made a moment ago through another node may be news here */
+#define NEWS_AGAIN_US 20000u
 #define SHARED_SUFFIX ":shared" /* no volume's name has a colon */
 
 /* "NAME" or "NAME:shared", in parts. false: no volume can have that name. */
@@ -169,22 +172,28 @@ static void unknown_export(struct nbd_server *s, const char *export)
 	log_warn("nbd", "a client asks for an export that is no volume here", "export=\"%s\"", text);
 }
 
-static bool export_find(void *ctx, const char *export, struct nbd_export *out)
+static enum nbd_found export_find(void *ctx, const char *export, struct nbd_export *out)
 {
 	struct nbd_conn *c = ctx;
+	uint64_t now = loop_mono_us(c->server->cfg.loop);
 	char name[NAME_MAX_LEN + 1];
 	struct client_volume v;
 	bool shared;
 
 	_Static_assert(sizeof(out->name) == sizeof(name) + sizeof(SHARED_SUFFIX) - 1, "both fit");
-	if (!export_split(export, name, &shared) ||
-	    client_find(c->server->cfg.client, name, &v) < 0) {
+	if (!export_split(export, name, &shared))
+		return NBD_FOUND_NOT;
+	if (client_find(c->server->cfg.client, name, &v) < 0) {
+		if (!c->unknown_us)
+			c->unknown_us = now;
+		if (now - c->unknown_us < NEWS_US)
+			return NBD_FOUND_LATER;
 		unknown_export(c->server, export);
-		return false;
+		return NBD_FOUND_NOT;
 	}
 	snprintf(out->name, sizeof(out->name), "%s%s", v.name, shared ? SHARED_SUFFIX : "");
 	out->size = v.size;
-	return true;
+	return NBD_FOUND;
 }
 
 struct export_list {
@@ -274,9 +283,20 @@ static void conn_negotiate(struct nbd_conn *c)
 		c->after_out = nbd_negotiate(&c->negotiation, c->in->data + c->in_start,
 					     c->in_end - c->in_start, &used, &c->out);
 		c->in_start += (uint32_t)used;
-		if (c->after_out == NBD_STEP_MORE)
+		if (c->after_out == NBD_STEP_LATER && !c->unknown.armed)
+			timer_set(&c->unknown, NEWS_AGAIN_US);
+		if (c->after_out == NBD_STEP_MORE || c->after_out == NBD_STEP_LATER)
 			return;
 	}
+}
+
+static void conn_look_again(struct timer *t)
+{
+	struct nbd_conn *c = container_of(t, struct nbd_conn, unknown);
+
+	conn_negotiate(c);
+	if (c->state == NBD_NEGOTIATING)
+		nbd_conn_want(c);
 }
 
 static void conn_handshake(struct nbd_conn *c)
@@ -362,6 +382,7 @@ static void conn_accept(struct nbd_listener *ls, int fd)
 						  .ctx = c,
 						  .tls_offered = s->cfg.tls != NULL,
 						  .tls_required = ls->tls_required};
+	timer_init(&c->unknown, s->cfg.loop, conn_look_again);
 	c->out = writer_init_heap();
 	nbd_greeting(&c->out);
 	fdwatch_init(&c->watch, s->cfg.loop, fd, conn_ready);

@@ -64,6 +64,8 @@ struct nbd_conn {
 	enum nbd_step after_out; /* negotiation: what comes when `out` is sent */
 	uint64_t started_us, progress_us;
 	struct nbd_negotiation negotiation;
+	uint64_t unknown_us; /* when the name that it asks for was first not known; 0 */
+	struct timer unknown;
 	struct writer out;
 	size_t out_sent;
 

@@ -134,11 +134,14 @@ static enum nbd_step option_export_name(struct nbd_negotiation *n, struct reader
 					struct writer *out)
 {
 	char name[NBD_EXPORT_MAX + 1];
+	enum nbd_found found;
 
 	/* There is no error reply to this one. */
-	if (!take_name(r, (uint32_t)reader_left(r), name) ||
-	    !n->exports->find(n->ctx, name, &n->export))
+	if (!take_name(r, (uint32_t)reader_left(r), name))
 		return NBD_STEP_CLOSE;
+	found = n->exports->find(n->ctx, name, &n->export);
+	if (found != NBD_FOUND)
+		return found == NBD_FOUND_LATER ? NBD_STEP_LATER : NBD_STEP_CLOSE;
 	out_be64(out, n->export.size);
 	out_be16(out, nbd_export_flags(n->structured));
 	if (!n->no_zeroes) {
@@ -156,6 +159,7 @@ static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, str
 {
 	struct nbd_export e;
 	bool want_name = false;
+	enum nbd_found found;
 	char name[NBD_EXPORT_MAX + 1];
 	unsigned count;
 
@@ -166,7 +170,10 @@ static enum nbd_step option_info(struct nbd_negotiation *n, uint32_t option, str
 		want_name |= in_be16(r) == NBD_INFO_NAME; /* unknown ones are ignored */
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad information requests");
-	if (!n->exports->find(n->ctx, name, &e))
+	found = n->exports->find(n->ctx, name, &e);
+	if (found == NBD_FOUND_LATER)
+		return NBD_STEP_LATER;
+	if (found == NBD_FOUND_NOT)
 		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
 	reply_head(out, option, NBD_REP_INFO, 12);
 	out_be16(out, NBD_INFO_EXPORT);
@@ -213,6 +220,7 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 {
 	bool set = option == NBD_OPT_SET_META_CONTEXT, match;
 	struct nbd_export e;
+	enum nbd_found found;
 	char name[NBD_EXPORT_MAX + 1];
 	uint32_t count;
 
@@ -237,7 +245,10 @@ static enum nbd_step option_meta(struct nbd_negotiation *n, uint32_t option, str
 	}
 	if (!reader_done(r))
 		return reply_error(out, option, NBD_REP_ERR_INVALID, "bad context queries");
-	if (!n->exports->find(n->ctx, name, &e))
+	found = n->exports->find(n->ctx, name, &e);
+	if (found == NBD_FOUND_LATER)
+		return NBD_STEP_LATER;
+	if (found == NBD_FOUND_NOT)
 		return reply_error(out, option, NBD_REP_ERR_UNKNOWN, "no volume of this name");
 	if (match)
 		reply_context(out, option, set ? NBD_CONTEXT_ALLOCATION : 0);
@@ -330,6 +341,7 @@ enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size
 			    size_t *used, struct writer *out)
 {
 	uint32_t option, length, flags;
+	enum nbd_step step;
 
 	*used = 0;
 	if (!n->greeted) {
@@ -368,6 +380,7 @@ enum nbd_step nbd_negotiate(struct nbd_negotiation *n, const uint8_t *data, size
 	}
 	if (len < NBD_OPTION_HEADER + length)
 		return NBD_STEP_MORE;
-	*used = NBD_OPTION_HEADER + length;
-	return option_run(n, option, data + NBD_OPTION_HEADER, length, out);
+	step = option_run(n, option, data + NBD_OPTION_HEADER, length, out);
+	*used = step == NBD_STEP_LATER ? 0 : NBD_OPTION_HEADER + length;
+	return step;
 }

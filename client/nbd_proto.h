@@ -109,8 +109,13 @@ struct nbd_export {
 	char name[NBD_EXPORT_MAX + 1]; /* canonical */
 	uint64_t size;
 };
+enum nbd_found {
+	NBD_FOUND_NOT,
+	NBD_FOUND,
+	NBD_FOUND_LATER, /* not known yet: the option will be run again */
+};
 struct nbd_exports {
-	bool (*find)(void *ctx, const char *name, struct nbd_export *out);
+	enum nbd_found (*find)(void *ctx, const char *name, struct nbd_export *out);
 	void (*list)(void *ctx, void (*fn)(void *arg, const char *name), void *arg);
 };
 
@@ -128,6 +133,7 @@ struct nbd_negotiation {
 
 enum nbd_step {
 	NBD_STEP_MORE,	/* nothing to do without more bytes */
+	NBD_STEP_LATER, /* find said so: nothing was consumed or answered; call again with the same bytes */
 	NBD_STEP_NEXT,	/* one option was answered; call again once *out is sent */
 	NBD_STEP_GO,	/* transmission begins after *out is sent; n->export */
 	NBD_STEP_TLS,	/* TLS begins after *out is sent; then call nbd_negotiate_tls_started */

@@ -6,6 +6,7 @@
 #include "store/device.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,9 @@ int superblock_decode(const uint8_t in[BLOCK_SIZE], struct superblock *out)
 	return 0;
 }
 
+#define DEAD_HOLDER_MS 5000u /* a dead process' writes end by then, or the device has a fault of its own */
+#define DEAD_HOLDER_POLL_MS 10u
+
 /* The process that holds a flock on the open file, or 0. */
 static long lock_holder(int fd)
 {
@@ -172,6 +176,24 @@ static long lock_holder(int fd)
 	}
 	fclose(f);
 	return holder;
+}
+
+int device_lock(struct device *d, int how)
+{
+	long holder;
+
+	for (unsigned waited = 0;; waited += DEAD_HOLDER_POLL_MS) {
+		if (!flock(d->fd, how | LOCK_NB))
+			return 0;
+		if (errno != EWOULDBLOCK)
+			return -errno;
+		holder = lock_holder(d->fd);
+		if (waited >= DEAD_HOLDER_MS || (holder > 0 && !kill((pid_t)holder, 0)))
+			break;
+		usleep(DEAD_HOLDER_POLL_MS * 1000);
+	}
+	log_error("store", "the device is held by another process", "device=%s pid=%ld", d->path, holder);
+	return -ERR_BUSY;
 }
 
 static bool write_through(const struct stat *st)
@@ -242,11 +264,8 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 		device_close(d);
 		return rc;
 	}
-	if (!read_only && flock(d->fd, LOCK_EX | LOCK_NB)) {
-		rc = errno == EWOULDBLOCK ? -ERR_BUSY : -errno;
-		if (rc == -ERR_BUSY)
-			log_error("store", "the device is held by another process",
-				  "device=%s pid=%ld", path, lock_holder(d->fd));
+	rc = read_only ? 0 : device_lock(d, LOCK_EX);
+	if (rc) {
 		device_close(d);
 		return rc;
 	}

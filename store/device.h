@@ -86,6 +86,9 @@ int device_open(struct device *d, const char *path, bool buffered, bool read_onl
 int device_read_superblock(struct device *d) MUST_USE; /* into d->sb; -ENODATA, -ERR_CORRUPT, -ERR_VERSION */
 int device_write_superblock(struct device *d) MUST_USE; /* d->sb with sequence + 1, both copies, flushed */
 void device_close(struct device *d);
+/* LOCK_EX or LOCK_SH (flock(2)). The last writes of a process that was killed hold its lock a moment longer
+ * (replication protocol, N1): those are waited for; a living holder is -ERR_BUSY at once. Blocking. */
+int device_lock(struct device *d, int how) MUST_USE;
 /* They change places, but for who listens: pointers to a now mean what b was. */
 void device_swap(struct device *a, struct device *b);
 /* Blocking reads and writes for recovery and the destager thread; whole blocks. */

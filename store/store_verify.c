@@ -36,8 +36,8 @@ static int open_devices(const struct store_config *cfg, struct offline *f)
 		if (rc)
 			return rc;
 		rc = device_read_superblock(d);
-		if (!rc && flock(d->fd, LOCK_SH | LOCK_NB))
-			rc = errno == EWOULDBLOCK ? -ERR_BUSY : -errno;
+		if (!rc)
+			rc = device_lock(d, LOCK_SH);
 		if (rc) {
 			device_close(d);
 			return rc;

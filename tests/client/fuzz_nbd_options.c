@@ -7,14 +7,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool find(void *ctx, const char *name, struct nbd_export *out)
+static enum nbd_found find(void *ctx, const char *name, struct nbd_export *out)
 {
+	unsigned *asked = ctx;
+
 	CHECK(strlen(name) < sizeof(out->name));
 	if (strcmp(name, "disk") && strcmp(name, ""))
-		return false;
+		return ++*asked % 3 ? NBD_FOUND_LATER : NBD_FOUND_NOT;
 	strcpy(out->name, "disk");
 	out->size = 1 << 20;
-	return true;
+	return NBD_FOUND;
 }
 
 static void list(void *ctx, void (*fn)(void *arg, const char *name), void *arg)
@@ -25,7 +27,8 @@ static void list(void *ctx, void (*fn)(void *arg, const char *name), void *arg)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const struct nbd_exports exports = {.find = find, .list = list};
-	struct nbd_negotiation n = {.exports = &exports};
+	unsigned asked = 0;
+	struct nbd_negotiation n = {.exports = &exports, .ctx = &asked};
 	struct writer out = writer_init_heap();
 	enum nbd_step step = NBD_STEP_NEXT;
 	size_t at = 1, window = 0;
@@ -56,7 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			if (used)
 				window = 0;
 		} else {
-			CHECK(used > 0 || step == NBD_STEP_CLOSE);
+			CHECK(used > 0 || step == NBD_STEP_CLOSE || step == NBD_STEP_LATER);
+			CHECK(used == 0 || step != NBD_STEP_LATER);
 			window = 0;
 		}
 		if (step == NBD_STEP_TLS)

@@ -492,6 +492,27 @@ TEST(nbd, a_name_may_ask_for_shared_mode)
 	fixture_stop();
 }
 
+static void volume_made(void *arg)
+{
+	(void)fake_volume_add(fx.client, arg, DISK);
+}
+
+/* Made through another node a moment ago: the answer waits for the news instead of denying it. */
+TEST(nbd, a_volume_made_meanwhile_is_found)
+{
+	struct option_reply r;
+	uint8_t b[128];
+	int fd;
+
+	fixture_start();
+	fd = greet(3);
+	put_option(fd, NBD_OPT_GO, b, go_data(b, "fresh", 0));
+	harness_do(&fx.h, volume_made, "fresh");
+	EXPECT_EQ(get_option(fd, NBD_OPT_GO, &r), NBD_REP_INFO);
+	close(fd);
+	fixture_stop();
+}
+
 TEST(nbd, meta_contexts_follow_their_rules)
 {
 	uint8_t b[256], all[512];
