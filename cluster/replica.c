@@ -625,6 +625,7 @@ void replicator_store_add(struct replicator *r, uint16_t group, struct store *s)
 	list_init(&g->space_link);
 	list_push_back(&r->groups, &g->link);
 	store_object_each(s, r->shard, adopt, &a);
+	session_credits_keep(r, g);
 	store_on_damage(s, r->shard, damage_told, r);
 	r->rescan = true;
 	replicator_map_done(r);
@@ -667,6 +668,21 @@ void group_fail(struct group *g, int code)
 	r->hooks->group_failed(r->ctx, g->id, code);
 }
 
+void replicator_store_failed(struct replicator *r, uint16_t group, int code)
+{
+	struct group *g = replica_group(r, group);
+
+	if (g)
+		group_fail(g, code);
+}
+
+/* A replica that the map does not list any more waits there to be purged, and has no group. */
+static bool stands_in(const struct object *o, const struct group *g)
+{
+	return o->group == g ||
+	       (o->store && store_object_find(g->store, g->r->shard, o->id, o->gen) == o->store);
+}
+
 void replicator_store_remove(struct replicator *r, uint16_t group)
 {
 	struct group *g = replica_group(r, group);
@@ -676,7 +692,7 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 		return;
 	list_for_each(o, &r->objects, link)
 	{
-		if (o->group != g)
+		if (!stands_in(o, g))
 			continue;
 		primary_end(o, "its disk group is closed");
 		inbound_end(o, NAK_NO_REPLICA);
@@ -684,7 +700,10 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 		o->group = NULL;
 		o->me = -1;
 		o->gen = 0;
-		/* seen stays: what this process promised to peers holds while it lives */
+		/* Of what is on the disks: it is found again when they are opened, or they are not
+		 * what they were. `seen` stays: what this process promised to peers holds while it
+		 * lives. */
+		o->diverged = o->no_space = false;
 	}
 	store_on_damage(g->store, r->shard, NULL, NULL);
 	list_del(&g->link);

@@ -55,6 +55,10 @@ struct replicator *replicator_create(const struct replicator_config *cfg);
 void replicator_destroy(struct replicator *r); /* after all stores were stopped and streams are down */
 /* A disk group of this node was opened and started; its objects are picked up by the map. */
 void replicator_store_add(struct replicator *r, uint16_t group, struct store *s);
+/* It serves nothing more, whoever noticed: its replicas stop and resign. Comes back as group_failed. */
+void replicator_store_failed(struct replicator *r, uint16_t group, int code);
+/* After store_stop, before store_close: nothing of the store is used any more at the return. It may be
+ * added again, opened anew. */
 void replicator_store_remove(struct replicator *r, uint16_t group);
 
 /* After the shard's map took a delta: once per record, then one replicator_map_done. */

@@ -276,6 +276,19 @@ void session_credit_top_up(struct session *s, struct group *g)
 		replica_arm(s->r);
 }
 
+/* The group was opened anew in this process: what peers hold of its windows still counts. */
+void session_credits_keep(struct replicator *r, struct group *g)
+{
+	struct session *s;
+
+	list_for_each(s, &r->sessions, link)
+	{
+		for (unsigned i = 0; i < s->our_count; i++)
+			if (s->ours[i].group == g->id)
+				(void)store_grant(g->store, s->ours[i].granted - s->ours[i].spent);
+	}
+}
+
 void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
 {
 	struct credit *c = credit_find(s->ours, &s->our_count, g->id);

@@ -46,7 +46,7 @@ struct sim_proc {      /* a node: its host and its process */
 	uint64_t old_until_us; /* until then it hears of the first old_deltas only */
 	size_t old_deltas;
 	uint64_t register_us;
-	bool failed_group;
+	bool failed_group, group_fails; /* group_fails: a fault has it fail, and be opened again */
 };
 
 /* How a history is made; all drawn from the seed unless a test sets them. */
@@ -55,7 +55,7 @@ struct sim_plan {
 	unsigned nodes, copies, clients, ops_per_client, depth;
 	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
-		suspect, blackout, move, stop;
+		suspect, blackout, move, stop, fail;
 	int relocate; /* the leader moves replicas: 1 what a case asks for, 2 jobs at random */
 	bool duplicates, trims, partial, verbose, tiny_log, drift, fence;
 };
@@ -126,6 +126,10 @@ void sim_store_free(struct store *s);
 void sim_store_attach(struct store *s, struct sim_proc *p); /* a process opened it */
 void sim_store_crash(struct store *s); /* all waits end; what was not durable is gone or not */
 void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
+void sim_store_lose_map(struct store *s, uint32_t new_incarnation);
+void sim_store_fail(struct store *s, int code); /* from now on every call, and what is under way */
+void sim_store_stop(struct store *s); /* every wait ends; the process lives on */
+void sim_store_close(struct store *s); /* after that; handles of its objects are void */
 void sim_store_slow(struct store *s, uint64_t us);
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);

@@ -140,7 +140,7 @@ static void hook_failed(void *ctx, uint16_t group, int code)
 	struct sim_proc *p = ctx;
 
 	p->failed_group = true;
-	if (!p->dying)
+	if (!p->dying && !p->group_fails)
 		sim_fail("node %u: group failed with %s", p->node, err_name(code));
 }
 
@@ -228,7 +228,7 @@ static void proc_start(struct sim_proc *p)
 	p->pool = buf_pool_create(512u << 20);
 	p->delta_next_us = sim.now_us;
 	p->delta_at = 0;
-	p->failed_group = p->stopping = false;
+	p->failed_group = p->stopping = p->group_fails = false;
 	map_init(&p->map);
 	sim_store_attach(p->disk, p);
 	cfg.loop = p->loop;
@@ -287,6 +287,9 @@ static void group_open(void *arg)
 {
 	struct sim_proc *p = arg;
 
+	sim_trace("node %u opens its group again", p->node);
+	sim_store_attach(p->disk, p);
+	p->group_fails = false;
 	replicator_store_add(p->r, p->group, p->disk);
 }
 
@@ -294,7 +297,9 @@ static void group_close(void *arg)
 {
 	struct sim_proc *p = arg;
 
+	sim_store_stop(p->disk);
 	replicator_store_remove(p->r, p->group);
+	sim_store_close(p->disk);
 }
 
 void sim_group_reopen(unsigned node, uint64_t us)
@@ -330,23 +335,61 @@ static bool others_in(unsigned node)
 	return true;
 }
 
-/* L5: the log is gone while the process is down; the group is registered anew before it serves. */
-static void lose_log(struct sim_proc *p)
+/* L5: the log is gone, or the map too, while the process is down or has the group closed; the group is
+ * registered anew before it serves. */
+static void lose(struct sim_proc *p, bool map)
 {
 	struct command c = {.kind = CMD_REGROUP};
 	const struct map_group *g = map_group(state_map(sim.state), p->group);
 
 	if (!others_in(p->node))
 		return;
-	sim_trace("node %u loses its log", p->node);
+	sim_trace("node %u loses its %s", p->node, map ? "map" : "log");
 	c.regroup.group = p->group;
 	c.regroup.node = (uint16_t)p->node;
 	c.regroup.old_incarnation = g->incarnation;
 	c.regroup.new_incarnation = g->incarnation + 1;
-	c.regroup.keeps_pages = true;
+	c.regroup.keeps_pages = !map;
 	sim_submit_command(&c);
-	sim_store_lose_log(p->disk, g->incarnation);
+	(map ? sim_store_lose_map : sim_store_lose_log)(p->disk, g->incarnation);
 	sim.faults++;
+}
+
+/* ---- A group that fails while its process lives, and is opened again there ---- */
+
+/* The replicas have resigned, or there was no leader to hear of it. */
+static void group_fail_close(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	group_close(p);
+	if (sim_chance(sim.plan.log_lost))
+		lose(p, sim_chance(0.5));
+	sim_at(sim_chance(0.5) ? sim_rand(1000, 50000) : sim_rand(50000, 3000000), p, group_open, NULL,
+	       p);
+}
+
+static void group_fail_told(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	if (p->group_fails) /* not opened again yet */
+		replicator_store_failed(p->r, p->group, -ERR_MAP_LOST);
+}
+
+static void group_fail_begin(struct sim_proc *p)
+{
+	p->group_fails = true;
+	sim.faults++;
+	if (sim_chance(0.7)) {
+		sim_trace("node %u: its disk group fails", p->node);
+		sim_store_fail(p->disk, -ERR_LOG_LOST);
+	} else { /* another shard met it first */
+		sim_trace("node %u: its disk group is said to have failed", p->node);
+		sim_at(0, p, group_fail_told, NULL, p);
+	}
+	sim_at(sim_chance(0.5) ? sim_rand(100, 20000) : sim_rand(20000, 1000000), p, group_fail_close,
+	       NULL, p);
 }
 
 static void unblock(void *arg)
@@ -504,7 +547,7 @@ static void fault_node(struct sim_proc *p)
 		proc_crash(p, false);
 		sim.faults++;
 		if (sim_chance(pl->log_lost))
-			lose_log(p);
+			lose(p, false);
 		sim_at(sim_chance(0.5) ? sim_rand(1000, 100000) : sim_rand(100000, 4000000), NULL,
 		       restart, NULL, p);
 	} else if (p->alive && !p->stopping && pl->stop > 0 && sim_chance(pl->stop)) {
@@ -529,6 +572,8 @@ static void fault_node(struct sim_proc *p)
 		sim_at(sim_rand(100000, 1500000), NULL, fast_again, NULL, p);
 		sim.faults++;
 	}
+	if (p->alive && !p->stopping && !p->group_fails && sim_chance(pl->fail))
+		group_fail_begin(p);
 	if (p->alive && pl->move > 0 && sim_chance(pl->move))
 		sim_move(p->node, (uint32_t)sim_rand(0, SIM_OBJECTS - 1));
 	if (sim_chance(pl->cut)) {

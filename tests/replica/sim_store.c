@@ -66,7 +66,7 @@ struct store {
 	struct sim_proc *p;
 	uint16_t group;
 	uint32_t incarnation, node_incarnation;
-	struct list objects, lane, pending, space;
+	struct list objects, lane, pending, space, graves;
 	uint64_t no;
 	size_t entries, limit;
 	uint64_t slow_us, durable_at;
@@ -74,6 +74,8 @@ struct store {
 	bool batch_armed;
 	struct turn_end turn;
 	struct list jobs;
+	int failed;  /* what every call answers */
+	bool closed; /* no process has it open */
 	void (*damage_fn)(void *arg, const struct store_damage *d);
 	void *damage_arg;
 };
@@ -87,13 +89,18 @@ struct job {
 	struct store_object *o;
 	void *op;
 	int rc;
-	bool sampled;
+	bool sampled, ended; /* ended: told so; only its event is left */
 };
 
 struct space_wait {
 	struct list link;
 	struct wait *wait;
 };
+
+static int refusal(const struct store *s)
+{
+	return s->p->dying || s->closed ? -ERR_CLOSED : s->failed;
+}
 
 static uint32_t object_pages(void)
 {
@@ -282,6 +289,7 @@ static void batch_durable(void *arg)
 	struct list *n;
 	struct wait *ready[4096];
 	size_t count = 0;
+	int rc = s->failed;
 
 	for (n = s->lane.next; n != &s->lane; n = n->next) {
 		e = list_entry(n, struct entry, link);
@@ -289,8 +297,8 @@ static void batch_durable(void *arg)
 			break;
 		if (e->durable)
 			continue;
-		e->durable = true;
-		if (!e->is_void && e->r.kind != RECORD_COPY && !e->o->deleted &&
+		e->durable = !s->failed;
+		if (e->durable && !e->is_void && e->r.kind != RECORD_COPY && !e->o->deleted &&
 		    e->no >= e->o->cut_no)
 			e->o->durable = version_max(e->o->durable, e->r.version);
 		if (e->op && count < ARRAY_LEN(ready)) {
@@ -300,7 +308,7 @@ static void batch_durable(void *arg)
 	}
 	free(b);
 	for (size_t i = 0; i < count; i++)
-		wait_resume(ready[i], 0);
+		wait_resume(ready[i], rc);
 }
 
 static void batch_drop(void *arg)
@@ -343,8 +351,8 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 	struct entry *e;
 	uint32_t n = record_payload_blocks(r);
 
-	if (o->s->p->dying)
-		return -ERR_CLOSED;
+	if (refusal(o->s))
+		return refusal(o->s);
 	if (n && o->s->entries >= o->s->limit)
 		return -ERR_LIMIT;
 	if (r->kind != RECORD_COPY) {
@@ -412,8 +420,8 @@ int store_put_header(struct store_object *o, struct store_append *op, enum recor
 {
 	struct entry *e;
 
-	if (o->s->p->dying)
-		return -ERR_CLOSED;
+	if (refusal(o->s))
+		return refusal(o->s);
 	if (h->seen < o->h.seen) {
 		sim_fail("store: seen goes back from %u to %u", o->h.seen, h->seen);
 		return -ERR_STALE;
@@ -448,9 +456,9 @@ int store_wait_space(struct store *s, unsigned shard, struct list *link, struct 
 {
 	struct space_wait *sw = xcalloc(1, sizeof(*sw));
 
-	if (s->p->dying) {
+	if (refusal(s)) {
 		free(sw);
-		return -ERR_CLOSED;
+		return refusal(s);
 	}
 	sw->wait = w;
 	list_push_back(&s->space, &sw->link);
@@ -479,8 +487,13 @@ static void job_done(void *arg)
 	struct wait *w = j->wait;
 	int rc;
 
-	job_sample(j);
-	rc = j->rc;
+	if (j->ended) {
+		job_free(j);
+		return;
+	}
+	if (!j->s->failed)
+		job_sample(j);
+	rc = j->s->failed ? j->s->failed : j->rc;
 	job_free(j);
 	wait_resume(w, rc);
 }
@@ -499,8 +512,8 @@ static int job_start(struct store_object *o, void *op, void (*fn)(struct job *),
 	struct job *j;
 	uint64_t delay;
 
-	if (s->p->dying)
-		return -ERR_CLOSED;
+	if (refusal(s))
+		return refusal(s);
 	j = xcalloc(1, sizeof(*j));
 	j->s = s;
 	j->o = o;
@@ -738,8 +751,8 @@ int store_object_create(struct store *s, unsigned shard, struct store_create *op
 {
 	struct store_object *o;
 
-	if (s->p->dying)
-		return -ERR_CLOSED;
+	if (refusal(s))
+		return refusal(s);
 	list_for_each(o, &s->objects, link) if (o->id == id) o->deleted = true;
 	o = xcalloc(1, sizeof(*o));
 	o->s = s;
@@ -833,7 +846,8 @@ void store_stats(struct store *s, struct store_stats *out)
 {
 	*out = (struct store_stats){.log_fill_permyriad =
 					    (uint32_t)MIN(10000, s->entries * 10000 / s->limit),
-				    .destage_blocks_per_s = 10000};
+				    .destage_blocks_per_s = 10000,
+				    .failed = s->failed};
 }
 
 void store_identity(const struct store *s, struct store_identity *out)
@@ -888,6 +902,8 @@ void sim_store_destage(struct store *s)
 	struct list waiting = LIST_INIT(waiting), *n;
 	bool room;
 
+	if (s->failed || s->closed)
+		return;
 	list_for_each(o, &s->objects, link)
 	{
 		if (o->deleted || !object_settled(o))
@@ -965,8 +981,15 @@ void sim_store_attach(struct store *s, struct sim_proc *p)
 	turn_end_init(&s->turn, lane_batch);
 	s->durable_at = 0;
 	s->granted = 0;
+	s->failed = 0;
+	s->closed = false;
 	s->node_incarnation = p->incarnation;
 	list_for_each_safe(o, tmp, &s->objects, link) if (!o->deleted) object_replay(o);
+}
+
+void sim_store_fail(struct store *s, int code)
+{
+	s->failed = code;
 }
 
 void sim_store_crash(struct store *s)
@@ -990,6 +1013,8 @@ void sim_store_crash(struct store *s)
 		struct wait *w = j->wait;
 
 		list_del(&j->link); /* its event frees it */
+		list_init(&j->link);
+		j->ended = true;
 		wait_resume(w, -ERR_CLOSED);
 	}
 	while ((n = list_pop_front(&s->space))) {
@@ -1021,6 +1046,36 @@ void sim_store_crash(struct store *s)
 	}
 }
 
+/* Its handle is void: whoever kept it finds nothing there. */
+static void object_moves(struct store *s, struct store_object *o)
+{
+	struct store_object *to = xmalloc(sizeof(*to));
+
+	*to = *o;
+	list_push_back(&s->objects, &to->link);
+	for (struct list *n = s->lane.next; n != &s->lane; n = n->next)
+		if (list_entry(n, struct entry, link)->o == o)
+			list_entry(n, struct entry, link)->o = to;
+	list_del(&o->link);
+	memset(o, 0, sizeof(*o));
+	list_push_back(&s->graves, &o->link);
+}
+
+void sim_store_stop(struct store *s)
+{
+	s->closed = true;
+	sim_store_crash(s);
+}
+
+void sim_store_close(struct store *s)
+{
+	struct list all = LIST_INIT(all);
+
+	list_splice_back(&all, &s->objects);
+	while (!list_empty(&all))
+		object_moves(s, list_first(&all, struct store_object, link));
+}
+
 void sim_store_lose_log(struct store *s, uint32_t new_incarnation)
 {
 	struct store_object *o;
@@ -1029,6 +1084,14 @@ void sim_store_lose_log(struct store *s, uint32_t new_incarnation)
 		entry_free(list_first(&s->lane, struct entry, link));
 	s->incarnation = new_incarnation;
 	list_for_each(o, &s->objects, link) o->base_no = s->no;
+}
+
+void sim_store_lose_map(struct store *s, uint32_t new_incarnation)
+{
+	struct store_object *o;
+
+	sim_store_lose_log(s, new_incarnation);
+	list_for_each(o, &s->objects, link) o->deleted = true;
 }
 
 void sim_store_slow(struct store *s, uint64_t us)
@@ -1171,6 +1234,7 @@ struct store *sim_store_create(uint16_t group, uint32_t group_incarnation)
 	list_init(&s->lane);
 	list_init(&s->space);
 	list_init(&s->jobs);
+	list_init(&s->graves);
 	return s;
 }
 
@@ -1192,6 +1256,8 @@ void sim_store_free(struct store *s)
 	}
 	while ((n = list_pop_front(&s->space)))
 		free(list_entry(n, struct space_wait, link));
+	while ((n = list_pop_front(&s->graves)))
+		free(list_entry(n, struct store_object, link));
 	while (!list_empty(&s->jobs))
 		job_free(list_first(&s->jobs, struct job, link));
 	free(s);

@@ -48,6 +48,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->move = rng_chance(&r, 0.6) ? 0.1 : 0;
 	p->stop = rng_chance(&r, 0.4) ? 0.02 : 0;
 	p->relocate = p->nodes > p->copies && rng_chance(&r, 0.6) ? 2 : 0;
+	p->fail = rng_chance(&r, 0.4) ? 0.02 : 0;
 }
 
 /* Rough weather: nearly everything at once, for planted faults. */
@@ -70,7 +71,7 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	p->pause_long = 0.3;
 	p->cut = rng_chance(&r, 0.5) ? 0.06 : 0;
 	p->reset = rng_chance(&r, 0.5) ? 0.15 : 0.01;
-	p->damage = p->log_lost = p->slow_disk = 0;
+	p->damage = p->log_lost = p->slow_disk = p->fail = 0;
 	p->tiny_log = false;
 	p->duplicates = true;
 	p->partial = p->trims = false;
@@ -267,7 +268,7 @@ int main(int argc, char **argv)
 	bool planted = false, rough = false, cases = false;
 	unsigned only = 0;
 
-	log_set_level(LOG_ERROR);
+	log_set_level(LOG_ERROR + 1); /* groups fail as planned */
 	for (int i = 1; i < argc; i++) {
 		const char *a = argv[i];
 		const char *v = i + 1 < argc ? argv[i + 1] : "0";
