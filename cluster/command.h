@@ -50,8 +50,9 @@ struct object_change {
 #define ATTACH_TTL_MIN_MS 1000u
 #define ATTACH_TTL_MAX_MS 3600000u
 #define ATTACH_TTL_KEY	  "attach_ttl_ms" /* the cluster setting that replaces ATTACH_TTL_MS */
-/* Settings of rebuild and its governor; their ranges are in state_setting.c. */
+/* Settings of rebuild, its governor and voters; their ranges are in state_setting.c. */
 #define REBUILD_DELAY_KEY  "rebuild_delay_s"
+#define VOTER_DELAY_KEY	   "voter_replace_delay_s"
 #define REBUILD_FLOOR_KEY  "rebuild_floor_mib_s"
 #define REBUILD_LIMIT_KEY  "rebuild_limit_mib_s"
 #define REBALANCE_AUTO_KEY "rebalance_auto"

@@ -59,6 +59,7 @@
 #define NO_VOTER_WAKE_MS   1000
 #define GONE_STEP_MS       30
 #define GONE_ROUNDS        6
+#define RESIGN_MS          3000 /* several elections */
 
 /* ---- The state machine ---- */
 
@@ -300,7 +301,9 @@ static void wake(struct consensus *c)
 {
 	uint64_t delay, now = consensus_now_ms(c) - c->jump_ms;
 
-	if (c->raft.state == RAFT_LEADER)
+	if (consensus_resigning(c) && c->raft.state != RAFT_LEADER)
+		delay = c->resign_until_ms > now ? c->resign_until_ms - now : 1;
+	else if (c->raft.state == RAFT_LEADER)
 		delay = c->raft.configuration.n > 1 ? c->raft.heartbeat_timeout / 2
 						    : c->raft.election_timeout / 2;
 	else if (!is_voter(c))
@@ -321,7 +324,8 @@ void consensus_on_wake(struct consensus *c)
 	c->wake_at_ms = 0;
 	if (c->dead || c->stopping)
 		return;
-	if (!guard_x5_no_tick(c) && !guard_x6_waits(c)) {
+	if (!guard_x5_no_tick(c) && !guard_x6_waits(c) &&
+	    (c->raft.state == RAFT_LEADER || !consensus_resigning(c))) {
 		consensus_enter(c);
 		c->tick(&c->io);
 		consensus_leave(c);
@@ -368,6 +372,37 @@ static void hurry(struct consensus *c)
 	jump_to_timer(c, configuration_voters(&c->raft.configuration) * GONE_STEP_MS);
 }
 
+/* ---- Resigning ----
+ *
+ * libraft's transfer of leadership is not to be used (R6). A leader that nobody hears is nothing new to
+ * Raft: the others elect another one, whose messages depose it; the same without one, at its own next look
+ * at its contacts. Meanwhile it does not stand for election itself, or it would win with the longest log. */
+
+bool consensus_resigning(struct consensus *c)
+{
+	return c->resign_until_ms != 0;
+}
+
+void consensus_resign(struct consensus *c)
+{
+	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER || consensus_resigning(c))
+		return;
+	c->resign_until_ms = consensus_now_ms(c) - c->jump_ms + RESIGN_MS;
+	consensus_fail_waiting(c, -ERR_NOT_LEADER);
+	consensus_turn(c);
+	log_info("raft", "the leader resigns", "node=%u term=%llu", c->cfg.id,
+		 (unsigned long long)c->raft.current_term);
+}
+
+static void resign_step(struct consensus *c)
+{
+	bool led = c->raft.state == RAFT_FOLLOWER && c->raft.follower_state.current_leader.id != 0 &&
+		   c->raft.follower_state.current_leader.id != c->cfg.id;
+
+	if (led || consensus_now_ms(c) - c->jump_ms >= c->resign_until_ms)
+		c->resign_until_ms = 0;
+}
+
 /* ---- The turn ---- */
 
 static void tell_changes(struct consensus *c)
@@ -376,11 +411,13 @@ static void tell_changes(struct consensus *c)
 	raft_id leader;
 
 	raft_leader(&c->raft, &leader, &address);
-	if (c->seen.state == c->raft.state && c->seen.leader == leader &&
+	if (c->seen.state == c->raft.state && c->seen.resigns == consensus_resigning(c) &&
+	    c->seen.leader == leader &&
 	    c->seen.term == c->raft.current_term && c->seen.members == c->raft.configuration.n &&
 	    c->seen.voters == configuration_voters(&c->raft.configuration))
 		return;
 	c->seen.state = c->raft.state;
+	c->seen.resigns = consensus_resigning(c);
 	c->seen.leader = leader;
 	c->seen.term = c->raft.current_term;
 	c->seen.members = c->raft.configuration.n;
@@ -447,6 +484,8 @@ void consensus_settle(struct consensus *c)
 			hurry(c);
 		}
 		consensus_disk_kick(c);
+		if (consensus_resigning(c))
+			resign_step(c);
 		if (!c->stopping)
 			wake(c);
 	}
@@ -595,7 +634,17 @@ void consensus_abort(struct consensus *c)
 
 bool consensus_is_leader(const struct consensus *c)
 {
-	return !c->dead && c->raft.state == RAFT_LEADER;
+	return !c->dead && c->raft.state == RAFT_LEADER && !c->resign_until_ms;
+}
+
+enum consensus_member consensus_member(const struct consensus *c, uint16_t id)
+{
+	const struct raft_server *s = configuration_get(&c->raft.configuration, id);
+
+	return !s			? CONSENSUS_NO_MEMBER
+	       : s->role == RAFT_VOTER	? CONSENSUS_VOTES
+	       : s->role == RAFT_STANDBY ? CONSENSUS_FOLLOWS
+					 : CONSENSUS_SPARE;
 }
 
 void consensus_status(const struct consensus *c, struct consensus_status *out)
@@ -603,11 +652,11 @@ void consensus_status(const struct consensus *c, struct consensus_status *out)
 	const struct raft *r = &c->raft;
 
 	memset(out, 0, sizeof(*out));
-	out->role = r->state == RAFT_LEADER      ? CONSENSUS_LEADER
+	out->role = consensus_is_leader(c)       ? CONSENSUS_LEADER
 		    : !is_voter(c)               ? CONSENSUS_STANDBY
 		    : r->state == RAFT_CANDIDATE ? CONSENSUS_CANDIDATE
 						 : CONSENSUS_FOLLOWER;
-	out->leader = r->state == RAFT_LEADER     ? c->cfg.id
+	out->leader = consensus_is_leader(c)      ? c->cfg.id
 		      : r->state == RAFT_FOLLOWER ? (uint16_t)r->follower_state.current_leader.id
 						  : 0;
 	out->term = r->current_term;

@@ -54,6 +54,9 @@ void consensus_stop(struct consensus *c, void (*stopped)(void *ctx)); /* then fr
 void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size_t len);
 void consensus_status(const struct consensus *c, struct consensus_status *out);
 bool consensus_is_leader(const struct consensus *c);
+/* What node `id` is in the configuration in force, which may not be committed yet. */
+enum consensus_member { CONSENSUS_NO_MEMBER, CONSENSUS_SPARE, CONSENSUS_FOLLOWS, CONSENSUS_VOTES };
+enum consensus_member consensus_member(const struct consensus *c, uint16_t id);
 
 /* On the leader: appends; the wait is resumed with 0 (out filled by apply), -ERR_NOT_LEADER (nothing
  * done) or -ERR_RETRY (outcome unknown: leadership lost). A bounded window, then it queues. */
@@ -73,6 +76,9 @@ int consensus_add_standby(struct consensus *c, uint16_t id, struct wait *w) MUST
 int consensus_make_voter(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 int consensus_make_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 int consensus_remove(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
+/* The leader gives its leadership up, so that it can be taken out of the configuration: it falls silent, as
+ * if it were cut off, until another one leads or RESIGN_MS are over. Not the leader: nothing. */
+void consensus_resign(struct consensus *c);
 /* S2: the session to `leader` was reset and the reconnect refused. The clock shown to libraft jumps so
  * that its timer ends after rank × 30 ms, staggered by rank, at least one tick apart. */
 void consensus_leader_gone(struct consensus *c, uint16_t leader);

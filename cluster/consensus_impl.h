@@ -149,6 +149,7 @@ struct consensus {
 	struct command_result result; /* of the command being applied */
 	struct member_op member;
 
+	uint64_t resign_until_ms; /* by the clock that does not jump; 0: it does not resign */
 	uint64_t jump_ms;     /* how far the clock shown to libraft is ahead */
 	unsigned gone_rounds; /* elections that may still be hurried */
 	uint64_t gone_mark;
@@ -156,6 +157,7 @@ struct consensus {
 	uint64_t contact_us;
 	struct {
 		int state;
+		bool resigns;
 		uint64_t leader, term;
 		unsigned members, voters;
 	} seen; /* by changed() */
@@ -180,6 +182,7 @@ void consensus_finish_close(struct consensus *c);
 uint64_t consensus_now_ms(struct consensus *c); /* as shown to libraft */
 
 /* consensus.c */
+bool consensus_resigning(struct consensus *c);
 void consensus_settle(struct consensus *c);
 void consensus_after_call(
 	struct consensus *c); /* after each call into libraft: checks, role, barrier */

@@ -230,6 +230,9 @@ static int transmit(struct consensus *c, const struct raft_message *m)
 
 	if (m->server_id == 0 || m->server_id > UINT16_MAX)
 		return RAFT_NOCONNECTION; /* read from the wrong member of a union: no such node */
+	if (consensus_resigning(c) &&
+	    (m->type == RAFT_IO_APPEND_ENTRIES || m->type == RAFT_IO_INSTALL_SNAPSHOT))
+		return RAFT_NOCONNECTION;
 	c->scratch.len = 0;
 	rc = message_encode(m, c->append_max, &c->scratch);
 	if (rc < 0) {

@@ -25,7 +25,7 @@ int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, 
 	CHECK(len > 0);
 	if (len > MESSAGE_ENTRY_BYTES_MAX)
 		return -ERR_LIMIT;
-	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER)
+	if (c->stopping || !consensus_is_leader(c))
 		return -ERR_NOT_LEADER;
 	if (c->waiting_count >= WAITING_MAX)
 		return -ERR_BUSY;
@@ -260,7 +260,7 @@ static int member_allowed(const struct consensus *c, enum member_kind kind, uint
 
 	if (id == 0)
 		return -ERR_INVALID;
-	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER)
+	if (c->stopping || !consensus_is_leader(c))
 		return -ERR_NOT_LEADER;
 	if (member_next(c, kind, id) == DO_NOTHING &&
 	    c->raft.configuration_uncommitted_index == 0 && c->member.stage == MEMBER_IDLE)

@@ -15,7 +15,7 @@
 #define CONTROL_CLIENT_MS 10000u
 #define CONTROL_CLIENT_PROPOSALS 64u
 #define CONTROL_CALLS_MAX 1024u
-#define CONTROL_VOTERS 3u
+#define CONTROL_AVOID_US 5000000u /* who could not be given a vote is passed over for so long */
 
 struct peer {
 	struct list link;
@@ -24,7 +24,6 @@ struct peer {
 	uint64_t session; /* answers go to the connection that asked, never to a later one */
 	struct conn *conn;
 	uint64_t heard_us; /* mono: the last frame */
-	bool standby_done; /* known to be in the Raft configuration, this leadership */
 };
 
 struct subscriber {
@@ -106,9 +105,8 @@ struct control {
 
 	struct wait member_wait;
 	bool member_busy;
-	uint16_t member_node;
-	bool member_standby;
-	uint64_t duty_us;
+	uint16_t member_node, avoid_node; /* avoid: did not catch up */
+	uint64_t avoid_us, duty_us;
 
 	/* Where replicas should be (control_relocate.c). */
 	uint64_t started_us, leader_since_us, plan_us, planned_us;
@@ -158,3 +156,5 @@ void control_duty(struct control *c);
 /* control_relocate.c */
 void control_relocate(struct control *c);
 void control_contact_lost(struct control *c, uint16_t node);
+/* Whether a node is in contact, and away for longer than delay_us. */
+struct relocate_node control_contact(const struct control *c, const struct map_node *n, uint64_t delay_us);

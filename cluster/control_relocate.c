@@ -32,37 +32,36 @@ void control_contact_lost(struct control *c, uint16_t node)
 	*lost_slot(c, node) = control_now_us(c);
 }
 
-static void contact(const struct control *c, const struct map_node *n, uint64_t now,
-		    uint64_t delay_us, struct relocate_node *out)
+struct relocate_node control_contact(const struct control *c, const struct map_node *n, uint64_t delay_us)
 {
 	const struct peer *p = control_peer(c, n->id);
-	uint64_t since = n->id < c->lost_count ? c->lost_us[n->id] : c->started_us, silent = 0;
+	uint64_t since = n->id < c->lost_count ? c->lost_us[n->id] : c->started_us, silent = 0,
+		 now = loop_mono_us(c->cfg.loop);
+	struct relocate_node out = {.up = true};
 
-	if (n->id == c->cfg.node) {
-		out->up = true;
-		return;
-	}
+	if (n->id == c->cfg.node)
+		return out;
 	if (p && c->was_leader)
 		silent = now - MAX(p->heard_us, c->leader_since_us);
-	out->up = p && silent < SILENT_US;
+	out.up = p && silent < SILENT_US;
 	if (!p)
 		silent = now - since;
-	out->away = silent >= delay_us &&
-		    !map_node_in_maintenance(state_map(c->state), n->id, control_wall_ms());
+	out.away = silent >= delay_us &&
+		   !map_node_in_maintenance(state_map(c->state), n->id, control_wall_ms());
+	return out;
 }
 
 struct relocate_node *control_contacts(const struct control *c)
 {
 	const struct map *m = state_map(c->state);
 	struct relocate_node *out = xcalloc(m->next_node + 1u, sizeof(*out));
-	uint64_t now = loop_mono_us(c->cfg.loop),
-		 delay_us = state_setting_number(c->state, REBUILD_DELAY_KEY) * 1000000ull;
+	uint64_t delay_us = state_setting_number(c->state, REBUILD_DELAY_KEY) * 1000000ull;
 
 	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
 		if (n->state == NODE_ACTIVE)
-			contact(c, n, now, delay_us, &out[n->id]);
+			out[n->id] = control_contact(c, n, delay_us);
 	}
 	return out;
 }

@@ -12,6 +12,8 @@ const struct setting_rule setting_rules[] = {
 	{REBUILD_DELAY_KEY,
 	 "how long a node may be away before its copies are made elsewhere, in seconds", 1, 604800,
 	 60},
+	{VOTER_DELAY_KEY,
+	 "how long a voter may be away before another node takes its vote, in seconds", 1, 604800, 60},
 	{REBUILD_FLOOR_KEY,
 	 "what each node copies for rebuilds and returns however busy clients are, in MiB/s", 1,
 	 100000, 4},

@@ -398,6 +398,26 @@ int ca_sign(const char *ca_cert_path, const char *ca_key_path, const char *csr, 
 	return rc;
 }
 
+int ca_key_install(const char *ca_cert_path, const char *ca_key_path, const char *pem)
+{
+	X509 *ca = NULL;
+	BIO *in = BIO_new_mem_buf(pem, -1);
+	EVP_PKEY *key = in ? PEM_read_bio_PrivateKey(in, NULL, NULL, NULL) : NULL;
+	int rc;
+
+	ERR_clear_error();
+	if (!(ca = cert_load(ca_cert_path)))
+		rc = fail("cannot read the CA certificate", ca_cert_path, -ERR_INVALID);
+	else if (!key || X509_check_private_key(ca, key) != 1)
+		rc = fail("this is not the key of the cluster's CA", ca_key_path, -ERR_AUTH);
+	else
+		rc = file_create(ca_key_path, pem, strlen(pem), 0600);
+	EVP_PKEY_free(key);
+	X509_free(ca);
+	BIO_free(in);
+	return rc;
+}
+
 /* ---- Questions ---- */
 
 static void hex(const uint8_t *p, size_t n, char *out)

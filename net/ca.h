@@ -15,6 +15,9 @@ int ca_request(const char *key_path, const char *cn, char **csr) MUST_USE;
  * PEM certificate malloc'ed into *cert. */
 int ca_sign(const char *ca_cert_path, const char *ca_key_path, const char *csr, const char *cn,
 	    const char *san, unsigned days, char **cert) MUST_USE;
+/* The CA's private key as PEM, to a file of mode 0600 that must not exist (-ERR_EXISTS). -ERR_AUTH: it is
+ * not the key of this CA certificate; nothing is written. */
+int ca_key_install(const char *ca_cert_path, const char *ca_key_path, const char *pem) MUST_USE;
 /* SHA-256 of a PEM certificate file's DER, lower-case hex. */
 int ca_fingerprint(const char *cert_path, char out[65]) MUST_USE;
 /* Seconds until the certificate ends (negative: ended). */

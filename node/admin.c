@@ -37,6 +37,7 @@ static const struct route routes[] = {
 	{"GET", "/v1/local", RIGHT_READ, true, admin_get_local},
 	{"GET", "/v1/local/ops", RIGHT_READ, false, admin_get_local_ops},
 	{"GET", "/v1/local/replicas/*", RIGHT_READ, false, admin_get_local_replicas},
+	{"GET", "/v1/local/ca-key", RIGHT_ADMIN, false, admin_get_ca_key},
 	{"GET", "/v1/ca", RIGHT_ANY, false, admin_get_ca},
 	{"POST", "/v1/cluster/init", RIGHT_LOCAL, true, admin_init},
 	{"POST", "/v1/node/invite", RIGHT_ADMIN, false, admin_invite},
@@ -494,6 +495,7 @@ static void on_tick(struct timer *t)
 		return;
 	admin_report(a);
 	admin_scrub_tick(a);
+	admin_ca_tick(a);
 	r = xcalloc(1, sizeof(*r));
 	facts_health(a, r);
 	free(r);
@@ -572,6 +574,7 @@ void admin_destroy(struct admin *a)
 	timer_fini(&a->tick);
 	facts_free(a);
 	free(a->report);
+	free(a->ca_fetch);
 	http_destroy(a->http);
 	free(a);
 }

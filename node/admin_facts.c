@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cluster/voters.h"
 #include "node/admin_impl.h"
 
 #define LINK_AGE_MS 5000 /* older words about a connection say nothing about now */
@@ -289,6 +290,8 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 		n->cert_known = true;
 		n->cert_expires_s = (int64_t)json_get_real(f, "certificate_expires_s", 0);
 	}
+	n->ca_key_known = json_has(f, "ca_key");
+	n->ca_key = json_bool(f, "ca_key", false);
 	list = json_get(f, "replication");
 	n->lost_blocks = json_u64(list, "lost_blocks", 0);
 	n->damaged_blocks = json_u64(list, "damaged_blocks", 0);
@@ -458,6 +461,45 @@ static struct health_device *health_devices(const struct admin *a, const struct 
 	return list;
 }
 
+static bool among(const uint16_t *list, unsigned count, uint16_t id)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (list[i] == id)
+			return true;
+	return false;
+}
+
+/* What the leader would do about the voters that are not there, as control_duty.c asks it. */
+static void health_voters(const struct admin *a, struct health_input *in)
+{
+	struct voters_input vi = {.nodes = xcalloc(in->node_count + 1, sizeof(*vi.nodes)),
+				  .count = in->node_count};
+	unsigned able = 0, storing = 0;
+	struct voters_step s;
+
+	for (unsigned i = 0; i < in->node_count; i++) {
+		const struct map_node *n = map_node(in->map, in->nodes[i].id);
+		bool votes = among(in->voters, in->voter_count, n->id),
+		     up = in->nodes[i].up && !in->nodes[i].data_only;
+
+		vi.nodes[i] = (struct voters_node){.id = n->id,
+						   .fault_set = map_fault_set(n),
+						   .role = votes ? VOTERS_VOTER : VOTERS_STANDBY,
+						   .removed = n->state != NODE_ACTIVE,
+						   .may_vote = n->roles & ROLE_VOTER,
+						   .stores = n->roles & ROLE_STORAGE,
+						   .up = up && n->state == NODE_ACTIVE,
+						   .away = votes && !up};
+		able += vi.nodes[i].up && vi.nodes[i].may_vote;
+		storing += n->state == NODE_ACTIVE && vi.nodes[i].stores;
+	}
+	in->voters_wanted = voters_wanted(able, storing);
+	s = voters_plan(&vi);
+	in->voter_taker = s.op == VOTERS_PROMOTE ? s.node : 0;
+	in->voter_delay_s = state_setting_number(a->ops->state(a->cluster), VOTER_DELAY_KEY);
+	free(vi.nodes);
+}
+
 struct facts_input {
 	struct health_input in;
 	struct health_node *nodes;
@@ -493,6 +535,7 @@ struct health_input *facts_input(struct admin *a)
 	in->leader_known = st.leader != 0;
 	in->voter_count = MIN(st.voters, (unsigned)ARRAY_LEN(in->voters));
 	memcpy(in->voters, st.voter, in->voter_count * sizeof(in->voters[0]));
+	health_voters(a, in);
 	in->scrub_interval_s =
 		state_setting_number(a->ops->state(a->cluster), SCRUB_INTERVAL_KEY) * 3600ull;
 	facts_rebuild(a, &fi->rebuild);

@@ -80,6 +80,7 @@ struct admin {
 	struct health_memory memory;
 	struct job_memory jobs[STATE_JOBS];
 	struct report *report; /* admin_report.c */
+	struct ca_fetch *ca_fetch; /* admin_ca.c */
 	struct timer tick;
 	uint32_t scrub_pass_s; /* as the shards were told */
 	bool scrub_told;
@@ -196,6 +197,8 @@ void admin_can_stop(struct areq *q); /* admin_safety.c */
 void admin_can_lose(struct areq *q);
 void admin_node_maintenance(struct areq *q);
 void admin_get_ca(struct areq *q); /* admin_birth.c */
+void admin_get_ca_key(struct areq *q); /* admin_ca.c */
+void admin_ca_tick(struct admin *a); /* a voter without the CA key fetches it */
 void admin_init(struct areq *q);
 void admin_invite(struct areq *q);
 void admin_join_prepare(struct areq *q);

@@ -378,6 +378,7 @@ static struct json *facts_finish(struct collect *c)
 	json_put_u64(j, "resident_bytes", resident_bytes());
 	json_put_u64(j, "shards_map_version", map_version == UINT64_MAX ? 0 : map_version);
 	put_certificate(a, j);
+	json_put_bool(j, "ca_key", birth_has_ca_key(a->cfg.config->state_dir));
 	for (unsigned i = 0; i < n; i++)
 		json_add(groups, group_to_json(&g[i]));
 	json_put(j, "groups", groups);

@@ -37,34 +37,8 @@ struct health_item *add_item(struct ctx *c, const char *code, enum health_severi
 	return i;
 }
 
-/* ---- Facts -------------------------------------------------------------------------------------
+/* ---- Nodes -----------------------------------------------------------------------------------
  */
-
-/* Raft talks on control connections. */
-static bool voter_up(const struct health_input *in, uint16_t id)
-{
-	const struct health_node *n = find_node(in, id);
-
-	return n && n->up && !n->data_only;
-}
-
-/* ---- Nodes and Raft ----------------------------------------------------------------------------
- */
-
-static void count_voters(struct ctx *c)
-{
-	for (unsigned i = 0; i < c->in->voter_count; i++)
-		if (voter_up(c->in, c->in->voters[i]))
-			c->voters_up++;
-		else
-			c->voters_down++;
-}
-
-/* Whether somebody said that it would be away: then its absence is no surprise, while it lasts. */
-static bool planned(const struct ctx *c, const struct map_node *n)
-{
-	return map_node_in_maintenance(c->in->map, n->id, c->in->now_ms);
-}
 
 static void check_nodes(struct ctx *c)
 {
@@ -178,17 +152,9 @@ static void check_links(struct ctx *c)
 	SAY(i->command, "check the network between %s: switches, firewall, MTU", i->affected[0]);
 }
 
-static bool item_listed(const struct ctx *c, const char *code)
-{
-	for (unsigned i = 0; i < c->out->count; i++)
-		if (!strcmp(c->out->item[i].code, code))
-			return true;
-	return false;
-}
-
 static bool node_down_listed(const struct ctx *c)
 {
-	return item_listed(c, "NODE_DOWN");
+	return listed(c, "NODE_DOWN");
 }
 
 /* ---- Clocks and crashes ---- */
@@ -232,59 +198,6 @@ static void check_crashes(struct ctx *c)
 	    i->count == 1 ? "" : "s");
 	SAY(i->risk, "none by itself; it says nothing about why");
 	SAY(i->command, "journalctl -u ashlard -b   # on %s: the lines before the start", i->affected[0]);
-}
-
-static void check_raft(struct ctx *c)
-{
-	unsigned majority = c->in->voter_count / 2 + 1;
-	struct health_item *i;
-
-	if (c->in->voter_count > 0 && c->voters_up < majority) {
-		i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
-		for (unsigned v = 0; v < c->in->voter_count; v++)
-			if (!voter_up(c->in, c->in->voters[v]))
-				affect(i, "%s", node_name(c->in, c->in->voters[v]));
-		SAY(i->summary, "%u of %u voters can be reached; %u are needed", c->voters_up,
-		    c->in->voter_count, majority);
-		if (node_down_listed(c))
-			SAY(i->caused_by, "NODE_DOWN");
-		else if (item_listed(c, "NET_PARTIAL_PARTITION"))
-			SAY(i->caused_by, "NET_PARTIAL_PARTITION");
-		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
-			     "further loss stops "
-			     "the objects it touches until a majority is back");
-		SAY(i->command, "start ashlard on %s", i->affected[0]);
-	} else if (!c->in->leader_known) {
-		i = add_item(c, "RAFT_NO_LEADER", HEALTH_ERROR);
-		i->count = 1;
-		SAY(i->summary,
-		    "no Raft leader is known, although a majority of voters can be reached");
-		SAY(i->risk,
-		    "a further failure cannot be answered by a failover until a leader is elected");
-		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of "
-				"ashlard on the voters");
-	}
-}
-
-static void check_voter_number(struct ctx *c)
-{
-	unsigned able = 0;
-	struct health_item *i;
-
-	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
-	     h = hmap_walk(&c->in->map->nodes, h)) {
-		const struct map_node *n = container_of(h, struct map_node, by_id);
-
-		able += n->state == NODE_ACTIVE && (n->roles & ROLE_VOTER) && node_up(c->in, n->id);
-	}
-	if (c->in->voter_count == 0 || c->in->voter_count >= 3 || able < 3)
-		return;
-	i = add_item(c, "RAFT_FEW_VOTERS", HEALTH_WARNING);
-	i->count = c->in->voter_count;
-	SAY(i->summary, "%u voter%s although %u nodes could vote", c->in->voter_count,
-	    c->in->voter_count == 1 ? "" : "s", able);
-	SAY(i->risk, "losing one voter stops all configuration changes");
-	SAY(i->command, "wait: the leader adds voters by itself; if it lasts: ashlar events");
 }
 
 static void check_versions(struct ctx *c)
@@ -917,14 +830,13 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 	out->overall = HEALTH_OK;
 	out->count = 0;
 	out->objects = out->full = out->degraded = out->single = out->unavailable = 0;
-	count_voters(&c);
+	health_count_voters(&c);
 	check_nodes(&c);
 	check_maintenance(&c);
 	check_links(&c);
 	check_clocks(&c);
 	check_crashes(&c);
-	check_raft(&c);
-	check_voter_number(&c);
+	health_check_raft(&c);
 	check_versions(&c);
 	check_certificates(&c);
 	health_check_disks(&c);

@@ -16,6 +16,7 @@ struct health_node {
 	bool up;		 /* this node, or a peer that somebody hears */
 	bool data_only;		 /* not on a control connection from here: it is no voter in reach */
 	bool cert_known;
+	bool ca_key_known, ca_key; /* it has the CA's private key */
 	int64_t cert_expires_s;	 /* negative: ended */
 	int64_t skew_ms;	 /* its wall clock less ours; 0 while unknown */
 	bool crashed;		 /* its last end was no clean stop */
@@ -86,6 +87,9 @@ struct health_input {
 	bool leader_known;
 	unsigned voter_count;
 	uint16_t voters[16];
+	unsigned voters_wanted; /* of the nodes that are up */
+	uint16_t voter_taker;	/* who would take a lost voter's vote; 0: nobody */
+	uint32_t voter_delay_s;
 	const struct health_node *nodes;
 	unsigned node_count;
 	const struct health_group *groups;

@@ -92,4 +92,12 @@ static inline bool listed(const struct ctx *c, const char *code)
 	return false;
 }
 
+/* Whether somebody said that it would be away: then its absence is no surprise, while it lasts. */
+static inline bool planned(const struct ctx *c, const struct map_node *n)
+{
+	return map_node_in_maintenance(c->in->map, n->id, c->in->now_ms);
+}
+
 void health_check_disks(struct ctx *c); /* health_disks.c */
+void health_count_voters(struct ctx *c); /* health_raft.c */
+void health_check_raft(struct ctx *c);

@@ -381,6 +381,10 @@ static void member(struct sim *s)
 		rc = consensus_remove(l->c, id, &k->wait);
 		break;
 	}
+	if (rc == -ERR_REFUSED && id == l->id) { /* as who wants it out does */
+		consensus_resign(l->c);
+		s->stats.resigns++;
+	}
 	if (rc != PENDING)
 		free(k);
 }

@@ -89,7 +89,7 @@ struct sim_committed {
 };
 
 struct sim_stats {
-	uint64_t commits, acks, elections, crashes, fatals, installs, changes, messages, events;
+	uint64_t commits, acks, elections, crashes, fatals, installs, changes, resigns, messages, events;
 };
 
 struct sim {

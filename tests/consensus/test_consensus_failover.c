@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a group is without a leader after its leader's crash: with the voters told that it is
- * gone (the clock shown to libraft jumps, staggered by rank), and without (the election timeout).
- */
+ * gone (the clock shown to libraft jumps, staggered by rank), and without (the election timeout);
+ * and after its resignation. */
 #include <stdio.h>
 
 #include "node/base/log.h"
@@ -83,4 +83,41 @@ TEST(failover, by_the_election_timeout)
 {
 	measure("not told", 3, false, false, 1100, 2500);
 	measure("not told", 5, false, false, 1100, 2500);
+}
+
+/* It gives way to another one, which then may take its vote; its log and its followers are whole. */
+TEST(failover, a_leader_that_resigns)
+{
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct sim *s = &sim;
+		struct sim_params p;
+		struct sim_node *old, *now = NULL;
+		uint64_t at;
+		unsigned ms = 0;
+
+		sim_params_default(&p);
+		p.nodes = 3 + 2 * (seed % 2);
+		sim_start(s, seed, &p);
+		s->calm = true;
+		sim_run_until(s, s->now_us + 4000000);
+		old = sim_leader(s);
+		EXPECT(old != NULL && old->c->barrier_done);
+		for (unsigned i = 0; seed % 3 == 0 && i < 20; i++)
+			EXPECT(sim_propose(s, old) != 0);
+		at = s->now_us;
+		consensus_resign(old->c);
+		EXPECT(!consensus_is_leader(old->c));
+		EXPECT_EQ(sim_propose(s, old), 0);
+		while (ms < 5000 && !(now && now->c->barrier_done)) {
+			sim_run_until(s, at + ++ms * 1000u);
+			now = sim_leader(s);
+		}
+		EXPECT(now != NULL && now != old && ms < 3000);
+		EXPECT(sim_propose(s, now) != 0);
+		sim_run_until(s, s->now_us + 5000000); /* it may stand again, and does not win by that */
+		EXPECT(sim_leader(s) == now);
+		EXPECT(!consensus_resigning(old->c));
+		EXPECT_STR(s->failure, "");
+		sim_finish(s);
+	}
 }

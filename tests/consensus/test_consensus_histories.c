@@ -45,16 +45,18 @@ int main(int argc, char **argv)
 		sum.fatals += s.stats.fatals;
 		sum.installs += s.stats.installs;
 		sum.changes += s.stats.changes;
+		sum.resigns += s.stats.resigns;
 		sum.messages += s.stats.messages;
 		sum.events += s.stats.events;
 	}
 	printf("seeds %lu..%lu: %lu bad; %llu events, %llu messages, %llu elections, %llu commits, "
 	       "%llu acks, "
-	       "%llu crashes, %llu exits, %llu restores, %llu changes; %.1f s\n",
+	       "%llu crashes, %llu exits, %llu restores, %llu changes, %llu resigned; %.1f s\n",
 	       first, last, bad, (unsigned long long)sum.events, (unsigned long long)sum.messages,
 	       (unsigned long long)sum.elections, (unsigned long long)sum.commits,
 	       (unsigned long long)sum.acks, (unsigned long long)sum.crashes,
 	       (unsigned long long)sum.fatals, (unsigned long long)sum.installs,
-	       (unsigned long long)sum.changes, (double)(clock() - start) / CLOCKS_PER_SEC);
+	       (unsigned long long)sum.changes, (unsigned long long)sum.resigns,
+	       (double)(clock() - start) / CLOCKS_PER_SEC);
 	return bad ? 1 : 0;
 }

@@ -54,7 +54,7 @@ TEST(need, r3)
 }
 TEST(need, x1)
 {
-	needs(GUARD_X1, 323);
+	needs(GUARD_X1, 696);
 }
 TEST(need, x3)
 {

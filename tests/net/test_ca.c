@@ -165,6 +165,27 @@ TEST(ca, wrong_key_and_missing_files)
 	EXPECT_RC(ca_expires_in(fixture_ca_path("none"), &seconds), -ERR_INVALID);
 }
 
+/* A voter that takes the place of another gets the key. */
+TEST(ca, a_key_is_installed_only_where_it_belongs)
+{
+	CLEANUP(free_ptr) char *csr = request("g.key", "node:g");
+	CLEANUP(free_ptr) char *leaf = NULL;
+	char to[5000];
+	struct stat st;
+
+	ca_make();
+	snprintf(to, sizeof(to), "%s", fixture_ca_path("copy.key"));
+	EXPECT_RC(ca_key_install(cert, to, text_read(fixture_ca_path("g.key"))), -ERR_AUTH);
+	EXPECT_RC(ca_key_install(cert, to, "rubbish"), -ERR_AUTH);
+	EXPECT_RC(ca_key_install(fixture_ca_path("none"), to, text_read(key)), -ERR_INVALID);
+	EXPECT(access(to, F_OK) < 0);
+	EXPECT_OK(ca_key_install(cert, to, text_read(key)));
+	EXPECT_OK(stat(to, &st));
+	EXPECT_EQ(st.st_mode & 07777, 0600);
+	EXPECT_OK(ca_sign(cert, to, csr, "node:g", NULL, 30, &leaf));
+	EXPECT_RC(ca_key_install(cert, to, text_read(key)), -ERR_EXISTS);
+}
+
 /* FIPS 180-2, "abc". */
 TEST(ca, sha256)
 {

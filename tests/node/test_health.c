@@ -365,6 +365,7 @@ TEST(health, certificates_versions_devices_voters)
 	w.hn[2].missing_devices = 2;
 	snprintf(w.hn[2].missing_device, sizeof(w.hn[2].missing_device), "/dev/sdx");
 	w.in.voter_count = 1;
+	w.in.voters_wanted = 3;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "CERT_EXPIRING")->severity, HEALTH_WARNING);
 	EXPECT_EQ(must(&w, "VERSION_MIXED")->severity, HEALTH_INFO);
@@ -373,6 +374,57 @@ TEST(health, certificates_versions_devices_voters)
 	w.hn[0].cert_expires_s = -5;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "CERT_EXPIRING")->severity, HEALTH_ERROR);
+	world_fini(&w);
+}
+
+TEST(health, a_lost_voter_says_who_takes_its_vote)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 4, 2);
+	w.in.voter_count = 3;
+	w.in.voter_delay_s = 60;
+	w.in.now_ms = 10000;
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "RAFT_VOTER_LOST");
+	EXPECT(i->severity == HEALTH_WARNING && strstr(i->summary, "no other node could vote"));
+	EXPECT_STR(i->caused_by, "NODE_DOWN");
+	EXPECT_STR(i->affected[0], "n2");
+	EXPECT(strstr(i->risk, "one more lost voter"));
+	w.in.voter_taker = 4;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "RAFT_VOTER_LOST")->summary, "n4 takes over a vote after 60 s"));
+	w.node[1].maintenance_until_ms = 70000;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "RAFT_VOTER_LOST")->severity, HEALTH_INFO);
+	w.hn[2].up = false; /* with the majority gone this is said instead */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "RAFT_VOTER_LOST") && find(&w, "RAFT_MINORITY"));
+	w.hn[2].up = true;
+	w.hn[1].up = true;
+	w.hn[3].up = false; /* no voter */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "RAFT_VOTER_LOST"));
+	world_fini(&w);
+}
+
+TEST(health, the_ca_key_is_lost_only_when_that_is_known_of_all)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	for (unsigned i = 0; i < 3; i++) {
+		health_evaluate(&w.in, &w.r);
+		EXPECT(!find(&w, "CA_KEY_LOST"));
+		w.hn[i].ca_key_known = true;
+	}
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "CA_KEY_LOST")->severity, HEALTH_ERROR);
+	w.hn[2].ca_key = true;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "CA_KEY_LOST"));
 	world_fini(&w);
 }
 

@@ -29,6 +29,15 @@ void fake_reset(void)
 	list_init(&fake.flying);
 }
 
+unsigned fake_members(enum consensus_member what)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < FAKE_NODES; i++)
+		n += fake.member[i] == what;
+	return n;
+}
+
 static void arm_all(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++)
@@ -65,11 +74,23 @@ static void end(struct flight *f, int rc)
 	wait_resume(w, rc);
 }
 
+static void resigned(struct consensus *c)
+{
+	fake.resigned = false;
+	for (uint16_t i = 0; i < FAKE_NODES; i++)
+		if (i != c->cfg.id && fake.node[i] && fake.member[i] == CONSENSUS_VOTES) {
+			fake_set_leader(i);
+			return;
+		}
+}
+
 static void on_turn(struct turn_end *t)
 {
 	struct consensus *c = container_of(t, struct consensus, turn);
 	struct flight *f, *next;
 
+	if (fake.resigned && fake.leader == c->cfg.id)
+		resigned(c);
 	if (c->member) {
 		struct wait *w = c->member;
 
@@ -151,7 +172,7 @@ int consensus_start(const struct consensus_config *cfg, struct consensus **out)
 	turn_end_init(&c->turn, on_turn);
 	fake.node[cfg->id] = c;
 	if (cfg->bootstrap) {
-		fake.voter[fake.voters++] = cfg->id;
+		fake.member[cfg->id] = CONSENSUS_VOTES;
 		fake.leader = cfg->id;
 	}
 	turn_end_arm(cfg->loop, &c->turn, TURN_LOG);
@@ -172,12 +193,18 @@ void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size
 
 void consensus_status(const struct consensus *c, struct consensus_status *out)
 {
-	*out = (struct consensus_status){.leader = fake.leader,
-					 .applied = c->applied,
-					 .voters = fake.voters,
-					 .members = fake.voters + fake.standbys};
+	*out = (struct consensus_status){.leader = fake.leader, .applied = c->applied};
 	out->role = fake.leader == c->cfg.id ? CONSENSUS_LEADER : CONSENSUS_FOLLOWER;
-	memcpy(out->voter, fake.voter, sizeof(out->voter));
+	for (uint16_t i = 0; i < FAKE_NODES; i++) {
+		out->members += fake.member[i] != CONSENSUS_NO_MEMBER;
+		if (fake.member[i] == CONSENSUS_VOTES)
+			out->voter[out->voters++] = i;
+	}
+}
+
+enum consensus_member consensus_member(const struct consensus *c, uint16_t id)
+{
+	return id < FAKE_NODES ? fake.member[id] : CONSENSUS_NO_MEMBER;
 }
 
 bool consensus_is_leader(const struct consensus *c)
@@ -205,15 +232,17 @@ int consensus_propose(struct consensus *c, struct proposal *p, const void *cmd, 
 	return PENDING;
 }
 
-static int member(struct consensus *c, uint16_t *list, unsigned *count, uint16_t id, struct wait *w)
+static int member(struct consensus *c, uint16_t id, enum consensus_member what, struct wait *w)
 {
 	EXPECT(!c->member); /* one at a time */
 	if (fake.leader != c->cfg.id)
 		return -ERR_NOT_LEADER;
-	for (unsigned i = 0; i < *count; i++)
-		if (list[i] == id)
-			return 0;
-	list[(*count)++] = id;
+	if (fake.member[id] == what)
+		return 0;
+	if (what < CONSENSUS_VOTES && fake.member[id] == CONSENSUS_VOTES)
+		EXPECT(id != fake.leader && fake_members(CONSENSUS_VOTES) > 2); /* the real one refuses */
+	fake.member[id] = what;
+	fake.changes++;
 	c->member = w;
 	turn_end_arm(c->cfg.loop, &c->turn, TURN_LOG);
 	return PENDING;
@@ -221,22 +250,30 @@ static int member(struct consensus *c, uint16_t *list, unsigned *count, uint16_t
 
 int consensus_add_standby(struct consensus *c, uint16_t id, struct wait *w)
 {
-	return member(c, fake.standby, &fake.standbys, id, w);
+	EXPECT(fake.member[id] != CONSENSUS_VOTES);
+	return member(c, id, CONSENSUS_FOLLOWS, w);
 }
 
 int consensus_make_voter(struct consensus *c, uint16_t id, struct wait *w)
 {
-	return member(c, fake.voter, &fake.voters, id, w);
+	EXPECT_EQ(fake.member[id], CONSENSUS_FOLLOWS);
+	return member(c, id, CONSENSUS_VOTES, w);
 }
 
 int consensus_make_standby(struct consensus *c, uint16_t id, struct wait *w)
 {
-	return -ERR_REFUSED;
+	return member(c, id, CONSENSUS_FOLLOWS, w);
 }
 
 int consensus_remove(struct consensus *c, uint16_t id, struct wait *w)
 {
-	return -ERR_REFUSED;
+	return member(c, id, CONSENSUS_NO_MEMBER, w);
+}
+
+void consensus_resign(struct consensus *c)
+{
+	fake.resigned = fake.leader == c->cfg.id;
+	turn_end_arm(c->cfg.loop, &c->turn, TURN_LOG);
 }
 
 void consensus_leader_gone(struct consensus *c, uint16_t leader)

@@ -17,8 +17,9 @@ struct fake_raft {
 		void *data;
 		size_t len;
 	} log[FAKE_LOG];
-	unsigned voters, standbys;
-	uint16_t voter[16], standby[16];
+	enum consensus_member member[FAKE_NODES]; /* the configuration, by id */
+	unsigned changes;			  /* of it */
+	bool resigned;				  /* the leader: another voter leads from its next turn on */
 	uint16_t gone; /* consensus_leader_gone was told of */
 	unsigned received;
 	struct list flying;
@@ -26,6 +27,7 @@ struct fake_raft {
 extern struct fake_raft fake;
 
 void fake_reset(void);
+unsigned fake_members(enum consensus_member what);
 void fake_set_leader(uint16_t id); /* 0: none */
 /* What is held is lost or, nevertheless, applied; its proposers only hear -ERR_RETRY. */
 void fake_lose(bool applied);

@@ -47,22 +47,30 @@ static struct command free_steps(unsigned steps)
 	return c;
 }
 
-static void start(void)
+static uint16_t nodes;
+
+static void start_nodes(uint16_t n)
 {
+	nodes = n;
 	ends = 0;
 	tests_run++;
 	site_start(&site, 8 << 20);
 	hold();
-	node_start(1, true, dir(1));
-	node_start(2, false, dir(2));
-	node_start(3, false, dir(3));
-	for (uint16_t i = 1; i <= 3; i++)
-		for (uint16_t k = (uint16_t)(i + 1); k <= 3; k++)
+	for (uint16_t i = 1; i <= n; i++)
+		node_start(i, i == 1, dir(i));
+	for (uint16_t i = 1; i <= n; i++)
+		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
 			connect_nodes(i, k);
 	cluster_init();
-	for (uint16_t i = 1; i <= 3; i++)
+	for (uint16_t i = 1; i <= n; i++)
 		node_join(i);
-	UNTIL(voters(1) == 3 && voters(2) == 3 && voters(3) == 3);
+	for (uint16_t i = 1; i <= n; i++)
+		UNTIL(voters(i) == 3);
+}
+
+static void start(void)
+{
+	start_nodes(3);
 }
 
 static void crash(uint16_t id)
@@ -76,8 +84,8 @@ static void restart(uint16_t id)
 {
 	map_fini(&machine[id].map);
 	node_start(id, false, dir(id));
-	for (uint16_t i = 1; i <= 3; i++)
-		if (i != id)
+	for (uint16_t i = 1; i <= nodes; i++)
+		if (i != id && !machine[i].stopped)
 			connect_nodes(i, id);
 }
 
@@ -164,5 +172,61 @@ TEST(control_raft, everything_comes_back_after_all_stopped)
 	EXPECT(state_digest(control_state(machine[2].control)) == digest);
 	c = setting("k", "w");
 	must(3, &c);
+	finish();
+}
+
+/* Voters. */
+
+static bool votes(uint16_t at, uint16_t id)
+{
+	struct consensus_status st;
+
+	control_status(machine[at].control, &st);
+	for (unsigned i = 0; i < st.voters; i++)
+		if (st.voter[i] == id)
+			return true;
+	return false;
+}
+
+TEST(control_raft, a_lost_voter_is_replaced_and_stands_by_when_it_is_back)
+{
+	struct command c = setting(VOTER_DELAY_KEY, "1");
+	double lost_at;
+
+	start_nodes(4);
+	must(1, &c);
+	EXPECT(!votes(1, 4));
+	for (uint16_t lost = 3; lost >= 1; lost--) { /* the leader, too */
+		uint16_t other = lost == 1 ? 2 : 1, taker = lost == 3 ? 4 : (uint16_t)(lost + 1);
+
+		crash(lost);
+		lost_at = seconds();
+		for (uint16_t i = 1; i <= 4; i++)
+			if (i != lost)
+				control_peer_refused(machine[i].control, lost);
+		UNTIL(votes(other, taker) && !votes(other, lost) && voters(other) == 3);
+		EXPECT(seconds() - lost_at > 0.9);
+		c = setting("after", "x");
+		must(other, &c);
+		restart(lost);
+		UNTIL(machine[lost].map.version == machine[other].map.version &&
+		      voters(lost) == 3 && !votes(lost, lost));
+	}
+	finish();
+}
+
+/* Short absences change nothing. */
+TEST(control_raft, a_voter_that_is_soon_back_keeps_its_vote)
+{
+	struct command c = setting(VOTER_DELAY_KEY, "5");
+
+	start_nodes(4);
+	must(1, &c);
+	crash(2);
+	c = setting("meanwhile", "x");
+	must(1, &c);
+	restart(2);
+	UNTIL(!strcmp(value(2, "meanwhile"), "x"));
+	EXPECT(votes(1, 2) && !votes(1, 4));
 	finish();
 }

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules about Raft: its majority, its voters, and the key of the cluster's CA, which the voters keep. */
+#include "node/health_impl.h"
+
+/* Raft talks on control connections. */
+static bool voter_up(const struct health_input *in, uint16_t id)
+{
+	const struct health_node *n = find_node(in, id);
+
+	return n && n->up && !n->data_only;
+}
+
+void health_count_voters(struct ctx *c)
+{
+	for (unsigned i = 0; i < c->in->voter_count; i++)
+		if (voter_up(c->in, c->in->voters[i]))
+			c->voters_up++;
+		else
+			c->voters_down++;
+}
+
+static void say_cause(const struct ctx *c, struct health_item *i)
+{
+	if (listed(c, "NODE_DOWN"))
+		SAY(i->caused_by, "NODE_DOWN");
+	else if (listed(c, "NET_PARTIAL_PARTITION"))
+		SAY(i->caused_by, "NET_PARTIAL_PARTITION");
+}
+
+/* A majority is there, and somebody is not. */
+static void check_lost(struct ctx *c, unsigned majority)
+{
+	struct health_item *i = add_item(c, "RAFT_VOTER_LOST", HEALTH_WARNING);
+	bool surprise = false;
+
+	for (unsigned v = 0; v < c->in->voter_count; v++) {
+		const struct map_node *n = map_node(c->in->map, c->in->voters[v]);
+
+		if (voter_up(c->in, c->in->voters[v]))
+			continue;
+		affect(i, "%s", n ? n->name : "?");
+		surprise |= !n || !planned(c, n);
+	}
+	if (!surprise)
+		i->severity = HEALTH_INFO;
+	say_cause(c, i);
+	if (!surprise)
+		SAY(i->summary, "%u of %u voters away in maintenance; votes stay where they are", i->count,
+		    c->in->voter_count);
+	else if (c->in->voter_taker)
+		SAY(i->summary, "%u of %u voters cannot be reached; %s takes over a vote after %u s",
+		    i->count, c->in->voter_count, node_name(c->in, c->in->voter_taker),
+		    c->in->voter_delay_s);
+	else
+		SAY(i->summary, "%u of %u voters cannot be reached, and no other node could vote instead",
+		    i->count, c->in->voter_count);
+	if (c->voters_up == majority)
+		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, attaches, "
+			     "new volumes");
+	else
+		SAY(i->risk, "%u more may be lost before configuration changes stop",
+		    c->voters_up - majority);
+	SAY(i->command, "start ashlard on %s", i->affected[0]);
+}
+
+static void check_majority(struct ctx *c)
+{
+	unsigned majority = c->in->voter_count / 2 + 1;
+	struct health_item *i;
+
+	if (c->in->voter_count > 0 && c->voters_up < majority) {
+		i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
+		for (unsigned v = 0; v < c->in->voter_count; v++)
+			if (!voter_up(c->in, c->in->voters[v]))
+				affect(i, "%s", node_name(c->in, c->in->voters[v]));
+		SAY(i->summary, "%u of %u voters can be reached; %u are needed", c->voters_up,
+		    c->in->voter_count, majority);
+		say_cause(c, i);
+		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
+			     "further loss stops "
+			     "the objects it touches until a majority is back");
+		SAY(i->command, "start ashlard on %s", i->affected[0]);
+		return;
+	}
+	if (c->voters_down)
+		check_lost(c, majority);
+	if (!c->in->leader_known) {
+		i = add_item(c, "RAFT_NO_LEADER", HEALTH_ERROR);
+		i->count = 1;
+		SAY(i->summary,
+		    "no Raft leader is known, although a majority of voters can be reached");
+		SAY(i->risk,
+		    "a further failure cannot be answered by a failover until a leader is elected");
+		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of "
+				"ashlard on the voters");
+	}
+}
+
+static void check_number(struct ctx *c)
+{
+	unsigned able = 0;
+	struct health_item *i;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		able += n->state == NODE_ACTIVE && (n->roles & ROLE_VOTER) && node_up(c->in, n->id);
+	}
+	if (c->in->voter_count == 0 || c->in->voter_count >= c->in->voters_wanted ||
+	    able < c->in->voters_wanted)
+		return;
+	i = add_item(c, "RAFT_FEW_VOTERS", HEALTH_WARNING);
+	i->count = c->in->voter_count;
+	SAY(i->summary, "%u voter%s although %u nodes could vote", c->in->voter_count,
+	    c->in->voter_count == 1 ? "" : "s", able);
+	SAY(i->risk, "losing one voter stops all configuration changes");
+	SAY(i->command, "wait: the leader adds voters by itself; if it lasts: ashlar events");
+}
+
+/* Each voter fetches the key when it has none: this is only when nobody has it any more. */
+static void check_ca_key(struct ctx *c)
+{
+	struct health_item *i;
+
+	for (unsigned k = 0; k < c->in->node_count; k++)
+		if (!c->in->nodes[k].ca_key_known || c->in->nodes[k].ca_key)
+			return;
+	if (!c->in->node_count)
+		return;
+	i = add_item(c, "CA_KEY_LOST", HEALTH_ERROR);
+	i->count = 1;
+	SAY(i->summary, "no node has the private key of the cluster's CA");
+	SAY(i->risk, "no data is at risk; no node can join, and no certificate can be issued or renewed");
+	SAY(i->command, "put ca.key from a backup, mode 0600, into the state directory of a voter");
+}
+
+void health_check_raft(struct ctx *c)
+{
+	check_majority(c);
+	check_number(c);
+	check_ca_key(c);
+}
