@@ -60,6 +60,7 @@ struct vhost {
 	char name[16];
 	unsigned address; /* sockets.c */
 	bool powered;
+	long cores; /* what sysconf says */
 	uint64_t clock_offset_us;
 	int64_t drift_ppm;
 	struct rng rng; /* what getrandom gives */

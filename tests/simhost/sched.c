@@ -419,6 +419,7 @@ struct vhost *vhost_create(const char *name)
 	strncpy(h->name, name, sizeof(h->name) - 1);
 	h->clock_offset_us = 1000000;
 	rng_seed(&h->rng, rng_next(&S.rng));
+	h->cores = 2l << rng_between(&h->rng, 0, 2);
 	list_init(&h->procs);
 	list_init(&h->files);
 	list_init(&h->dbs);

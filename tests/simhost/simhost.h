@@ -75,7 +75,7 @@ void vfile_mkdir(struct vhost *h, const char *path);
 /* As the disk has it, without I/O and behind everybody's back. */
 void vfile_peek(struct vhost *h, const char *path, uint64_t off, void *out, size_t n);
 void vfile_poke(struct vhost *h, const char *path, uint64_t off, const void *p, size_t n);
-/* The database in this directory is gone. */
+/* The database in this directory is gone, if there was one. */
 void vdb_remove(struct vhost *h, const char *dir);
 /* What a host's disks and databases hold, apart from any run: a base that many runs start from. All of
  * it counts as durable. No process may live on the host. */

@@ -327,6 +327,33 @@ TEST(simhost, threads_exclude_wait_and_end)
 	simhost_end();
 }
 
+/* ---- Cores: of the host, not of the machine ---- */
+
+static void cores_main(void *arg)
+{
+	*(long *)arg = sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+TEST(simhost, cores_are_the_seeds)
+{
+	unsigned seen = 0;
+
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		long cores[2];
+
+		for (unsigned i = 0; i < 2; i++) {
+			struct vhost *h = host_new(seed);
+
+			EXPECT(vproc_run(h, "c", cores_main, &cores[i]));
+			simhost_end();
+		}
+		EXPECT_EQ(cores[0], cores[1]);
+		EXPECT(cores[0] == 2 || cores[0] == 4 || cores[0] == 8);
+		seen |= (unsigned)cores[0];
+	}
+	EXPECT_EQ(seen, 2 | 4 | 8);
+}
+
 /* ---- Loops ---- */
 
 struct turns {

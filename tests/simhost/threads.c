@@ -314,3 +314,11 @@ WRAP(ssize_t, getrandom, void *out, size_t n, unsigned flags)
 	rng_fill(&vproc_current()->host->rng, out, n);
 	return (ssize_t)n;
 }
+
+/* A history is the same on every machine. */
+WRAP(long, sysconf, int name)
+{
+	if (!fiber_current() || (name != _SC_NPROCESSORS_ONLN && name != _SC_NPROCESSORS_CONF))
+		return __real_sysconf(name);
+	return vproc_current()->host->cores;
+}

@@ -24,7 +24,7 @@ double sim_wall_s(void)
 struct worker {
 	pid_t pid;
 	int fd;
-	uint64_t next; /* the seed it is at */
+	uint64_t next; /* what it is at, of the batch's histories */
 };
 
 static struct sim_counts totals;
@@ -39,18 +39,48 @@ static void totals_add(const struct sim_counts *c)
 		to[i] += from[i];
 }
 
-/* Takes seeds from `from` on in steps, and writes a report of each. */
+bool sim_known_read(const char *path, struct batch *b)
+{
+	FILE *f = fopen(path, "re");
+	char line[256];
+
+	if (!f) {
+		fprintf(stderr, "%s: %m\n", path);
+		return false;
+	}
+	while (fgets(line, sizeof(line), f)) {
+		char *end;
+		uint64_t seed = strtoull(line, &end, 10);
+
+		if (*line == '#' || *line == '\n')
+			continue;
+		if (end == line || (*end != '\n' && *end != ' ') || b->known_count == KNOWN_MAX) {
+			fprintf(stderr, "%s: not a seed, or more than %u: %s", path, KNOWN_MAX, line);
+			fclose(f);
+			return false;
+		}
+		b->known[b->known_count++] = seed;
+	}
+	fclose(f);
+	return true;
+}
+
+static uint64_t seed_at(const struct batch *b, uint64_t i)
+{
+	return i < b->known_count ? b->known[i] : b->from + (i - b->known_count);
+}
+
+/* Takes histories from the `from`th on in steps, and writes a report of each. */
 static _Noreturn void work(int fd, uint64_t from, uint64_t end, uint64_t step, double until_s,
 			   const struct batch *b)
 {
 	const struct itimerval limit = {.it_value.tv_sec = HISTORY_LIMIT_S};
 
-	for (uint64_t seed = from; seed < end && (!until_s || sim_wall_s() < until_s);
-	     seed += step) {
-		struct report r = {.seed = seed};
+	for (uint64_t i = from; i < end && (!until_s || sim_wall_s() < until_s); i += step) {
+		struct report r = {.seed = seed_at(b, i)};
 		struct sim_plan p;
 
-		b->plan(&p, seed);
+		b->plan(&p, r.seed);
 		setitimer(ITIMER_PROF, &limit, NULL);
 		r.failed = !sim_run(&p);
 		r.counts = sim.counts;
@@ -97,7 +127,7 @@ static bool worker_hear(struct worker *w, uint64_t end, uint64_t step, double un
 	if (read(w->fd, &r, sizeof(r)) == sizeof(r)) {
 		histories++;
 		totals_add(&r.counts);
-		w->next = r.seed + step;
+		w->next += step;
 		if (r.failed)
 			tell(r.seed, r.text);
 		return true;
@@ -109,7 +139,7 @@ static bool worker_hear(struct worker *w, uint64_t end, uint64_t step, double un
 	snprintf(text, sizeof(text), "the simulator died of signal %d",
 		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 	histories++;
-	tell(w->next, text);
+	tell(seed_at(b, w->next), text);
 	worker_start(w, w->next + step, end, step, until_s, b);
 	return true;
 }
@@ -120,9 +150,10 @@ int sim_batch(const struct batch *b)
 	struct worker w[WORKERS_MAX];
 	struct pollfd fds[WORKERS_MAX];
 	unsigned jobs = MIN(b->jobs, WORKERS_MAX), alive = jobs;
+	uint64_t end = b->known_count + b->count;
 
 	for (unsigned i = 0; i < jobs; i++) {
-		worker_start(&w[i], b->from + i, b->from + b->count, jobs, until, b);
+		worker_start(&w[i], i, end, jobs, until, b);
 		fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
 	}
 	while (alive) {
@@ -130,7 +161,7 @@ int sim_batch(const struct batch *b)
 		for (unsigned i = 0; i < jobs; i++) {
 			if (!fds[i].revents)
 				continue;
-			if (worker_hear(&w[i], b->from + b->count, jobs, until, b)) {
+			if (worker_hear(&w[i], end, jobs, until, b)) {
 				fds[i].fd = w[i].fd;
 			} else {
 				fds[i].fd = -1;
@@ -162,18 +193,19 @@ bool sim_find(const struct batch *b, enum rule left_out, struct report *out)
 	int status;
 
 	rule_left_out = left_out;
-	worker_start(&w, b->from, b->from + b->count, 1, 0, b);
+	worker_start(&w, 0, b->known_count + b->count, 1, 0, b);
 	rule_left_out = RULE_NONE;
 	*out = (struct report){0};
 	while (!out->failed && read(w.fd, out, sizeof(*out)) == sizeof(*out))
-		w.next = out->seed + 1;
+		w.next++;
 	close(w.fd);
 	if (out->failed)
 		kill(w.pid, SIGKILL);
 	waitpid(w.pid, &status, 0);
 	if (out->failed)
 		return true;
-	*out = (struct report){.seed = w.next, .failed = !WIFEXITED(status) || WEXITSTATUS(status)};
+	*out = (struct report){.seed = seed_at(b, w.next),
+			       .failed = !WIFEXITED(status) || WEXITSTATUS(status)};
 	snprintf(out->text, sizeof(out->text), "the simulator died of signal %d",
 		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 	return out->failed;

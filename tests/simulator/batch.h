@@ -5,8 +5,12 @@
 #include "node/base/rules.h"
 #include "tests/simulator/sim.h"
 
+#define KNOWN_MAX 256u
+
 struct batch {
 	uint64_t from, count;
+	uint64_t known[KNOWN_MAX]; /* seeds that come first */
+	unsigned known_count;
 	double seconds; /* 0: no limit */
 	unsigned jobs;
 	void (*plan)(struct sim_plan *p, uint64_t seed);
@@ -19,6 +23,8 @@ struct report {
 	char text[200];
 };
 
+/* Seeds of a file, one a line, '#' begins a comment. False: it was said what is wrong. */
+bool sim_known_read(const char *path, struct batch *b);
 /* Tells each failure and the sums. Exit code. */
 int sim_batch(const struct batch *b);
 /* The first seed of the batch that shows a failure, one process, with the rule left out. False:

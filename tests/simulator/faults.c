@@ -11,6 +11,7 @@
 
 #include "cluster/replica_impl.h"
 #include "node/base/err.h"
+#include "node/node_group.h"
 #include "tests/simhost/impl.h"
 #include "tests/simulator/sim.h"
 
@@ -268,14 +269,17 @@ static void fault_eio(struct sim_node *s)
 	vhost_set_fault(s->host, disk_fault, s);
 }
 
-/* Its map is lost while it is down and out (L5). */
-static void lose_map(void *arg)
+/* Its map is lost while it is down and out (L5). What nodes in reach have applied says little: they may just
+ * have started, and what decides may still be on its way. */
+static void lose_map(void *arg);
+
+static void lose_map_now(void *arg, const struct command_result *r)
 {
 	struct sim_node *s = arg;
 
 	if (s->proc || sim.faults_over)
 		return;
-	if (is_out(s)) {
+	if (sim_has_applied(r->index) && is_out(s)) {
 		sim_trace("node %u loses its map", s->number);
 		vdb_remove(s->host, SIM_DB);
 		sim.counts.reformats++;
@@ -283,6 +287,14 @@ static void lose_map(void *arg)
 		return;
 	}
 	simhost_at(100 * SIM_MS, NULL, lose_map, NULL, s);
+}
+
+static void lose_map(void *arg)
+{
+	const struct sim_node *s = arg;
+
+	if (!s->proc && !sim.faults_over)
+		sim_raft_asked(lose_map_now, arg);
 }
 
 /* ---- Each step ---- */
@@ -303,8 +315,11 @@ static void fault_process(struct sim_node *s)
 			return;
 		}
 		sim_node_kill(s, false);
-		if (s == hurt && sim_chance(p->reformat))
+		if (s == hurt && sim_chance(p->reformat)) {
 			lose_map(s);
+			restart_in(s, sim_rand(2000, 5000) * SIM_MS);
+			return;
+		}
 		restart_in(s, sim_chance(0.5) ? sim_rand(1, 100) * SIM_MS
 					      : sim_rand(100, 4000) * SIM_MS);
 	} else if (sim_chance(p->power)) {
@@ -445,11 +460,18 @@ void sim_faults_begin(void)
 
 static bool group_failed(const struct sim_node *s)
 {
+	struct node_group *ng;
 	struct group *g;
 
 	if (!sim_node_serves(s))
 		return false;
 	list_for_each(g, &s->node->shards[0].replicator->groups, link) if (g->failed) return true;
+	/* It could not be opened; one that lost its log or map waits for its peers, not for an operator. */
+	list_for_each(ng, &s->node->groups, link)
+	{
+		if (ng->failed && !ng->store && ng->failed != ng->lost)
+			return true;
+	}
 	return false;
 }
 
@@ -515,21 +537,76 @@ static void look_again(void *arg)
 	simhost_at(2 * SIM_S, NULL, look_again, NULL, NULL);
 }
 
-/* One node, and with it a minority of Raft, never comes back. Only if somebody else has everything;
- * what was on its way to Raft may still say otherwise, then it comes back after all. */
-void sim_break_for_good(void)
-{
-	struct sim_node *s = pick_broken();
+/* ---- One node, and with it a minority of Raft, never comes back ---- */
 
-	if (!sim.plan.minority || !s)
-		return;
-	sim_node_kill(s, sim_chance(0.5));
-	s->broken = true;
-	simhost_run(NULL, NULL, simhost_now_us() + 4 * SIM_S); /* longer than any silence */
-	if (others_in(s)) {
-		sim_trace("node %u stays broken for good", s->number);
+static struct broken {
+	struct sim_node *node; /* NULL: there is none */
+	bool answered;
+	uint64_t index;
+} broken;
+
+bool sim_break_for_good(void)
+{
+	broken = (struct broken){.node = sim.plan.minority ? pick_broken() : NULL};
+	if (!broken.node)
+		return false;
+	sim_node_kill(broken.node, sim_chance(0.5));
+	broken.node->broken = true;
+	return true;
+}
+
+static void broken_answered(void *arg, const struct command_result *r)
+{
+	broken.answered = true;
+	broken.index = r->index;
+}
+
+static void come_back(void)
+{
+	broken.node->broken = false;
+	sim_node_start(broken.node);
+}
+
+/* In every configuration that a living node knows, the others are a majority. */
+static bool raft_without(const struct sim_node *s)
+{
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++) {
+		struct consensus_status st;
+		unsigned others = 0;
+
+		if (!sim_node_map(&sim.node[i]))
+			continue;
+		control_status(sim.node[i].node->control, &st);
+		for (unsigned k = 0; k < st.voters; k++)
+			others += st.voter[k] != s->number;
+		if (others * 2 <= st.voters)
+			return false;
+	}
+	return true;
+}
+
+bool sim_broken_ask(void)
+{
+	if (!raft_without(broken.node)) {
+		come_back();
+		return false;
+	}
+	sim_raft_asked(broken_answered, NULL);
+	return true;
+}
+
+bool sim_broken_known(void)
+{
+	return broken.answered && sim_has_applied(broken.index);
+}
+
+/* Only if somebody else has everything: what was on its way to Raft may have decided otherwise, then it comes
+ * back after all. */
+void sim_broken_decide(void)
+{
+	if (others_in(broken.node)) {
+		sim_trace("node %u stays broken for good", broken.node->number);
 		return;
 	}
-	s->broken = false;
-	sim_node_start(s);
+	come_back();
 }

@@ -27,7 +27,7 @@ static int usage(void)
 {
 	fprintf(stderr, "usage: tests/sim --seed N | --batch N [--from S] | --seconds T [--from S] "
 			"| --planted\n"
-			"       [--rough] [--jobs N] [--log LEVEL]\n");
+			"       [--known FILE] [--rough] [--jobs N] [--log LEVEL]\n");
 	return 2;
 }
 
@@ -60,7 +60,10 @@ int main(int argc, char **argv)
 			b.count = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--only"))
 			only = (enum rule)strtoul(argv[++i], NULL, 10);
-		else if (!strcmp(a, "--from"))
+		else if (!strcmp(a, "--known")) {
+			if (!sim_known_read(argv[++i], &b))
+				return 2;
+		} else if (!strcmp(a, "--from"))
 			b.from = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--seconds"))
 			b.seconds = strtod(argv[++i], NULL);

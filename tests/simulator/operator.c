@@ -11,6 +11,7 @@
 
 #define TRY_MS      3000u
 #define BIRTH_LIMIT (60 * SIM_S)
+#define TTL_MS      "2000"
 
 enum order_state { ORDER_WAITS, ORDER_ASKED, ORDER_ANSWERED };
 
@@ -141,6 +142,29 @@ void sim_submit(const struct command *c, void (*done)(void *arg, const struct co
 		void *arg)
 {
 	submit(c, NULL, done, arg);
+}
+
+void sim_raft_asked(void (*done)(void *arg, const struct command_result *r), void *arg)
+{
+	struct command c = {.kind = CMD_SETTING};
+
+	snprintf(c.setting.key, sizeof(c.setting.key), "%s", ATTACH_TTL_KEY);
+	snprintf(c.setting.value, sizeof(c.setting.value), "%s", TTL_MS); /* what it is already */
+	sim_submit(&c, done, arg);
+}
+
+bool sim_has_applied(uint64_t index)
+{
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++) {
+		struct consensus_status st;
+
+		if (!sim_node_map(&sim.node[i]))
+			continue;
+		control_status(sim.node[i].node->control, &st);
+		if (st.applied >= index)
+			return true;
+	}
+	return false;
 }
 
 /* Object changes as a node's shards give them to its control: once, and nobody is told. */
@@ -354,7 +378,7 @@ bool sim_birth(void)
 		return false;
 	}
 	snprintf(c.setting.key, sizeof(c.setting.key), "%s", ATTACH_TTL_KEY);
-	snprintf(c.setting.value, sizeof(c.setting.value), "2000");
+	snprintf(c.setting.value, sizeof(c.setting.value), "%s", TTL_MS);
 	if (!order_and_wait(&c, NULL))
 		return false;
 	for (unsigned i = 2; i <= sim.plan.nodes; i++) {

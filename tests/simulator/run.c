@@ -80,12 +80,28 @@ static void must_end(bool (*done)(void), const char *what)
 		 (unsigned long long)(SETTLE_LIMIT / SIM_S), text);
 }
 
+/* All but the node that may stay broken; whether it may, is known only when nothing is under way. */
+static void heal(void)
+{
+	bool one = sim_break_for_good();
+
+	if (one)
+		run_until(NULL, simhost_now_us() + sim_rand(0, 4 * SIM_S));
+	sim_heal();
+	if (one)
+		run_until(NULL, simhost_now_us() + SIM_UNDER_WAY_US);
+	if (!one || sim.failure[0] || !sim_broken_ask())
+		return;
+	must_end(sim_broken_known, "no command is applied");
+	if (!sim.failure[0])
+		sim_broken_decide();
+}
+
 static void verdict(void)
 {
 	const char *bad;
 
-	sim_break_for_good();
-	sim_heal();
+	heal();
 	must_end(sim_clients_done, "clients are not done");
 	must_end(sim_all_quiet, "not all replicas are back");
 	if (!sim.failure[0])

@@ -28,6 +28,8 @@
 #define SIM_US     1u
 #define SIM_MS     1000u
 #define SIM_S      1000000u
+/* Longer than any silence or pause: nothing of before is under way any more. */
+#define SIM_UNDER_WAY_US (5 * SIM_S)
 
 /* ---- Nodes ---- */
 
@@ -112,6 +114,10 @@ void sim_submit(const struct command *c, void (*done)(void *arg, const struct co
 
 /* As a node's shards would propose them: nobody is told the outcome. */
 void sim_submit_changes(const struct object_change *changes, unsigned count);
+/* done runs when all that was on its way to Raft before has been decided: sim_newest_map shows that, if
+ * somebody alive has_applied r->index. */
+void sim_raft_asked(void (*done)(void *arg, const struct command_result *r), void *arg);
+bool sim_has_applied(uint64_t index);
 void sim_join_later(struct sim_node *s, uint64_t us); /* a node becomes part of the cluster */
 
 /* client.c */
@@ -127,8 +133,11 @@ void sim_history_clear(void);
 
 /* faults.c */
 void sim_faults_begin(void);
+bool sim_break_for_good(void); /* false: nobody is to be; else heal, and after SIM_UNDER_WAY_US: */
 void sim_heal(void);
-void sim_break_for_good(void);
+bool sim_broken_ask(void); /* false: Raft cannot do without it, and it has come back */
+bool sim_broken_known(void); /* whether the broken one may be: Raft answered */
+void sim_broken_decide(void);
 
 /* check.c */
 void sim_check_begin(void);
