@@ -212,7 +212,10 @@ static struct json *object_to_json(const struct show *s, const struct map *m,
 	json_put_u64(j, "tenure", o->tenure);
 	json_put_str(j, "primary", primary ? primary->name : NULL);
 	json_put_str(j, "state",
-		     said ? json_str(said, "state") : "unknown: its primary does not answer");
+		     said ? json_str(said, "state")
+		     : member_reachable(s->q->admin, m, &o->member[o->primary])
+			     ? "starting: its primary has not opened it yet"
+			     : "unknown: its primary does not answer");
 	for (unsigned k = 0; k < o->member_count; k++)
 		json_add(list, replica_to_json(s, m, v, o, &o->member[k]));
 	json_put(j, "replicas", list);
