@@ -155,6 +155,9 @@ void shard_batch_placed(struct shard *sh, struct batch *b)
 		struct store_object *o = t->object;
 
 		if (t->r.kind == RECORD_COPY) {
+			/* First what its commit covers: behind the copy that could find its page in
+			 * the map already, forgotten here, and lie over it. */
+			object_advance(o);
 			o->copies_open--;
 			if (!o->deleted)
 				index_apply(sh, t);

@@ -389,6 +389,45 @@ TEST(store, skip_and_copy)
 	rig_close(&r);
 }
 
+/* A copy stands for all that was committed before it: the record that is in the log, and whose commit the
+ * copy itself brings, does not come to lie over it once the page is in the map. */
+TEST(store, copy_over_the_tail)
+{
+	struct rig r;
+	struct pages_args a = {.r = &r};
+	struct record rec = rec_write(1, 1, 0, 2);
+
+	rig_make(&r, "copy-tail", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {1, 2},
+			      .commit = {1, 2},
+			      .block = 0,
+			      .blocks = 64,
+			      .copy_data = 3,
+			      .copy_hole = ~3ull};
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	EXPECT_EQ(rig_known(&r, 2).seq, 1);
+	EXPECT_OK(rig_flush(&r));
+	rec = rec_write(1, 2, 0, 1);
+	rec.skip_mask = 1;
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	rec = rec_write(1, 3, 64, 1);
+	EXPECT_OK(rig_append(&r, 2, &rec, 3));
+	rig_commit(&r, 2, 1, 3);
+	for (unsigned flushed = 0; flushed < 2; flushed++) {
+		expect_inner(&r, 2, 0, 2, 0);
+		expect_inner(&r, 2, 1, 2, 1);
+		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
+		EXPECT_EQ(a.versions.versions[0].seq, 2);
+		EXPECT_EQ(a.versions.versions[1].seq, 3);
+		EXPECT_OK(rig_flush(&r));
+	}
+	rig_close(&r);
+}
+
 /* COMPLETE brings version, commit and the primary's retry table. */
 struct complete_args {
 	struct rig *r;
