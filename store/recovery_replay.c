@@ -138,6 +138,22 @@ static bool replay_again(struct store_object *o, const struct record *r, uint32_
 	return false;
 }
 
+/* A copy holds only what differed from the page as it was, with all that its commit covers: that comes first,
+ * though nothing that was read so far may have said that it is committed. What was cut is gone by here: the
+ * cut stands before the copy. */
+static void replay_upto(struct store_object *o, struct version commit)
+{
+	while (!list_empty(&o->tail)) {
+		struct log_tail *t = container_of(o->tail.next, struct log_tail, link);
+
+		if (t->r.version.seq > commit.seq || version_cmp(t->r.version, commit) > 0 ||
+		    !epochs_hold(&o->h, t->r.version))
+			break;
+		index_apply(o->shard, t);
+		tail_free(o->shard, t);
+	}
+}
+
 static void replay_data(struct store_object *o, const struct log_record *lr, const uint8_t *fps,
 			uint32_t pos)
 {
@@ -163,6 +179,7 @@ static void replay_data(struct store_object *o, const struct log_record *lr, con
 		t->recovered = true;
 		hold_at(sh, t, pos);
 		if (r->kind == RECORD_COPY) {
+			replay_upto(o, r->commit);
 			index_apply(sh, t);
 			tail_free(sh, t);
 		} else {

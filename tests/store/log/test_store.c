@@ -428,6 +428,37 @@ TEST(store, copy_over_the_tail)
 	rig_close(&r);
 }
 
+/* Of a page that is copied only the blocks come that differ: the others are what the log had before, also
+ * when it is read again, though only the copy says that it is committed. */
+TEST(store, copy_of_a_difference)
+{
+	struct rig r;
+	struct pages_args a = {.r = &r};
+	struct record rec = rec_write(1, 1, 0, 2);
+
+	rig_make(&r, "copy-diff", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rig_commit(&r, 2, 1, 1);
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {1, 2},
+			      .commit = {1, 2},
+			      .block = 0,
+			      .blocks = 64,
+			      .copy_data = 2};
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	for (unsigned lives = 0; lives < 2; lives++) {
+		expect_inner(&r, 2, 0, 1, 0);
+		expect_block(&r, 2, 1, 2);
+		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
+		EXPECT_EQ(a.versions.versions[0].seq, 2);
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+	}
+	rig_close(&r);
+}
+
 /* COMPLETE brings version, commit and the primary's retry table. */
 struct complete_args {
 	struct rig *r;
