@@ -359,6 +359,18 @@ static int flush_logs(struct store *s)
 	return rc;
 }
 
+/* What its header is to say once it is released, when its batches say nothing any more: also what they named.
+ * Without `oldest`, segments of the chain that were released before it would come back to life. */
+static struct log_segment_header legacy_header(const struct scanned *sc)
+{
+	struct log_segment_header h = sc->h;
+
+	h.durable = sc->last;
+	h.oldest = MAX(h.oldest, sc->lane_oldest);
+	h.kv_commit = MAX(h.kv_commit, sc->kv_commit);
+	return h;
+}
+
 /* All live segments, oldest first, into the table; they are cleared in this order. */
 static void list_legacy(struct recovery *rc)
 {
@@ -372,8 +384,7 @@ static void list_legacy(struct recovery *rc)
 		g->generation = rc->scanned[rc->live[i]].h.generation;
 		g->state = SEG_LEGACY;
 		g->last_batch = 0;
-		s->legacy[rc->live[i]] = rc->scanned[rc->live[i]].h;
-		s->legacy[rc->live[i]].durable = rc->scanned[rc->live[i]].last;
+		s->legacy[rc->live[i]] = legacy_header(&rc->scanned[rc->live[i]]);
 		g->next = LOG_NONE;
 		atomic_store(&g->shards_left, s->shard_count);
 		g->pool->free--;

@@ -266,6 +266,51 @@ TEST(recovery, lost_map_is_told)
 	EXPECT_RC(rig_open(&r, 1), -ERR_MAP_LOST);
 }
 
+/* Segments that a session released itself stay so when a later one has released its last: what said so was a
+ * batch in there, and its space may be somebody else's. */
+TEST(recovery, released_segments_stay_released)
+{
+	struct rig r, c, d;
+	struct record rec = rec_write(1, 1, 0, 1);
+	uint64_t seq = 0, earlier;
+
+	rig_make(&r, "stale", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 2));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_create(&r, 3, 1));
+	EXPECT_OK(rig_append(&r, 3, &rec, 1)); /* the other lane has the oldest segment, for long */
+	while (atomic_load(&r.store->generation) < r.store->session + 5) {
+		seq++;
+		rec = rec_write(1, seq, (uint32_t)(seq % 2) * 256, 256);
+		rec.commit = (struct version){1, seq - 1};
+		EXPECT_OK(rig_append(&r, 2, &rec, seq));
+	}
+	rig_commit(&r, 2, 1, seq);
+	EXPECT_OK(rig_flush(&r));
+	rec = rec_write(1, ++seq, 0, 1); /* its batch names what was released */
+	EXPECT_OK(rig_append(&r, 2, &rec, seq));
+	rig_crash_copy(&r, &c, "stale1", NULL, NULL);
+	rig_close(&r);
+
+	EXPECT_OK(rig_open(&c, 2));
+	earlier = seq;
+	while (atomic_load(&c.store->generation) < c.store->session + 2) { /* over the first two of them */
+		rec = rec_write(1, ++seq, 0, 256);
+		EXPECT_OK(rig_append(&c, 2, &rec, seq));
+	}
+	rig_commit(&c, 2, 1, earlier); /* no more: this session has nothing to release, and names nothing */
+	rig_commit(&c, 3, 1, 1);
+	while (atomic_load(&c.store->legacy_left))
+		EXPECT_OK(rig_flush(&c));
+	rig_crash_copy(&c, &d, "stale2", NULL, NULL);
+	rig_close(&c);
+
+	EXPECT_OK(rig_open(&d, 2));
+	EXPECT(!store_is_damaged(rig_object(&d, 2, 1)));
+	EXPECT_EQ(rig_last(&d, 2).seq, seq);
+	rig_close(&d);
+}
+
 /* Killed with batches in flight at many moments: all that was answered is there. */
 TEST(recovery, crash_copies)
 {
