@@ -332,11 +332,18 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	return g->node <= NODES_MAX && peer_suspect(r, o, g->node, now);
 }
 
-/* A member that no primary has joined: nothing but time tells it that there is none (S1). Once joined, the
- * session watches over that. */
+/* Joined or being joined by the primary that the map names, or by a later one. What an earlier one joined
+ * says nothing of it: its session may be gone, or there was none. */
+static bool has_primary(const struct object *o)
+{
+	return o->in.state != IN_NONE && o->in.tenure >= o->config.tenure;
+}
+
+/* A member that its primary has not joined: nothing but time tells it that there is none (S1). Once joined,
+ * the session watches over that. */
 static bool is_orphan(const struct object *o)
 {
-	return o->listed && o->me >= 0 && o->config.member[o->me].in && !o->primary && o->in.state == IN_NONE;
+	return o->listed && o->me >= 0 && o->config.member[o->me].in && !o->primary && !has_primary(o);
 }
 
 /* A replica that lost blocks leaves I only to others that are there: with what it has left it serves better
@@ -346,7 +353,7 @@ static bool others_serve(const struct object *o)
 	const struct primary *p = o->primary;
 
 	if (!p)
-		return o->in.state == IN_JOINED && o->config.primary != o->me;
+		return o->in.state == IN_JOINED && has_primary(o) && o->config.primary != o->me;
 	for (unsigned i = 0; i < p->member_count; i++)
 		if (p->member[i].in && p->member[i].want && p->member[i].state == MEMBER_JOINED)
 			return p->state == PRIMARY_SERVE;

@@ -13,8 +13,8 @@
  *   session     the first generation of the opening of the store that wrote it: at least the superblock
  *               sequence << 32, which each opening raises first
  *   With magic "ASLR" the segment, of an earlier session, was released: its header stays with `durable` = its
- *   last batch, so that its chain has no gap, and with the `oldest` that its lane named last, until the segment
- *   is opened again; its batches mean nothing.
+ *   last batch, so that its chain has no gap, and the `oldest` that its lane named last, until the segment is
+ *   opened again; its batches mean nothing.
  *   oldest      if ≤ session: segments of any lane with a lower generation are released; if above:
  *               also those of this lane with a generation below it
  *

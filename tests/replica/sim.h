@@ -200,4 +200,5 @@ bool sim_case_evacuate(uint64_t seed);
 bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);
 bool sim_case_old_map(uint64_t seed);
+bool sim_case_dead_successor(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

@@ -5,6 +5,8 @@
  * from one that is still being filled. */
 #include "tests/replica/sim.h"
 
+#include <string.h>
+
 #define STEP_US 30000000u
 
 static bool listed_in(void)
@@ -559,5 +561,58 @@ bool sim_case_old_map(uint64_t seed)
 			sim_fail("a replica placed lately is not joined while its map is old:%s",
 				 sim_describe());
 	}
+	return sim_finish();
+}
+
+/* ---- A primary that was never heard of ---- */
+
+static unsigned third_node;
+
+static bool third_serves(void)
+{
+	struct replica_info f;
+
+	return replicator_info(sim.proc[third_node].r, object_id(sim.volume, 0), &f) &&
+	       f.role == REPLICA_PRIMARY && !strcmp(f.state, "serving");
+}
+
+/* A takeover is applied whose proposer is dead already, and nobody has a session with it or is refused: the
+ * third one, which the old primary had joined, takes over by the clock. */
+bool sim_case_dead_successor(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 3, .copies = 3, .clients = 1, .ops_per_client = 40, .depth = 4};
+	struct object_change c = {.op = OBJ_TAKEOVER};
+	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
+	unsigned old, dead;
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	wait_for(sim_all_in, "all are in");
+	old = primary_node(0);
+	dead = 1 + old % 3;
+	third_node = 6 - old - dead;
+	for (unsigned n = 1; n <= 3; n++) {
+		if (n == dead)
+			continue;
+		sim_net_block(dead, n, true);
+		sim_net_block(n, dead, true);
+		sim_net_reset(dead, n);
+	}
+	sim_run_until(sim.now_us + 1000, NULL);
+	c.object = object_id(sim.volume, 0);
+	c.epoch = map_object(state_map(sim.state), c.object)->epoch;
+	c.node = c.proposer = (uint16_t)dead;
+	c.incarnation = sim.proc[dead].incarnation;
+	sim_proc_crash(dead);
+	sim_submit_command(&cmd);
+	if (!sim.failure[0] && primary_node(0) != dead)
+		sim_fail("the takeover was not applied");
+	wait_for(third_serves, "the third node takes over");
+	for (unsigned n = 1; n <= 3; n++) {
+		sim_net_block(dead, n, false);
+		sim_net_block(n, dead, false);
+	}
+	sim_proc_start(dead);
 	return sim_finish();
 }
