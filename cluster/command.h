@@ -33,14 +33,16 @@ enum command_kind {
 };
 
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
-enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4, OBJ_REMOVE = 5 };
+enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4, OBJ_REMOVE = 5,
+		 /* An operator's, audited (state_force.c). */
+		 OBJ_FORCE = 6, OBJ_DISCARD = 7 };
 struct object_change {
 	uint8_t op, keep;
 	uint64_t object;
 	uint32_t epoch; /* the one it was proposed on */
-	struct map_member replica; /* drop, promote, remove: who. place: group and incarnation */
-	uint16_t node;	      /* takeover: new primary's node */
-	uint32_t incarnation; /* takeover: of that node; drop, promote: of the proposing node */
+	struct map_member replica; /* who; place: group and incarnation */
+	uint16_t node;	      /* takeover, force: new primary's node */
+	uint32_t incarnation; /* takeover, force: of that node; drop, promote: of the proposing node */
 	uint16_t proposer;
 };
 #define OBJECT_CHANGES_MAX 512u
@@ -161,6 +163,9 @@ enum object_refusal {
 	OBJ_NEEDED = 9, /* remove: may hold data that the policy still wants; or the primary's */
 	OBJ_FULL = 10,	/* place: the object has MEMBERS_MAX members */
 	OBJ_UNKNOWN = 11,
+	OBJ_SERVED = 12, /* force: its primary may be serving */
+	OBJ_KEPT = 13, /* the replica is in quarantine */
+	OBJ_NOT_KEPT = 14,
 };
 struct command_result {
 	int code;

@@ -82,6 +82,9 @@ struct map_member {
 	uint32_t gen; /* epoch at which it was placed */
 	bool in;
 	bool filled; /* was `in` once: may hold acknowledged writes that no member of I has */
+	/* In quarantine: a force went past it. It is `out`, nobody fills it or purges it, until an operator
+	 * discards it or forces the object to it. */
+	bool kept;
 };
 
 struct map_object {
@@ -148,6 +151,10 @@ struct map_node *map_member_node(const struct map *m, const struct map_member *m
 struct map_node *map_primary_node(const struct map *m, const struct map_object *o);
 unsigned map_in_count(const struct map_object *o);
 
+/* An epoch is a recovery generation, raised by force, above a counter that is never reset. */
+#define EPOCH_COUNTER_MAX 0xffffffu
+static inline uint32_t epoch_generation(uint32_t epoch) { return epoch >> 24; }
+
 static inline uint64_t object_id(uint32_t volume, uint32_t index)
 {
 	return (uint64_t)volume << 32 | index;
@@ -184,7 +191,7 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch; then u32 reduce
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
  *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen),
- *               u8 mask of `filled` members
+ *               u8 mask of `filled` members, u8 mask of those `kept`
  *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder; then u32 ttl ms
  *   *_GONE      u32 id
  *   LIMITS      u32 floor MiB/s, u32 limit MiB/s

@@ -127,11 +127,12 @@ void map_volume_read(struct reader *r, struct map_volume *v, bool strict)
 
 void map_object_write(struct writer *w, const struct map_object *o)
 {
-	uint8_t in = 0, filled = 0;
+	uint8_t in = 0, filled = 0, kept = 0;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
 		in |= (uint8_t)(o->member[i].in << i);
 		filled |= (uint8_t)(o->member[i].filled << i);
+		kept |= (uint8_t)(o->member[i].kept << i);
 	}
 	write_u32(w, o->epoch);
 	write_u32(w, o->tenure);
@@ -144,11 +145,12 @@ void map_object_write(struct writer *w, const struct map_object *o)
 		write_u32(w, o->member[i].gen);
 	}
 	write_u8(w, filled);
+	write_u8(w, kept);
 }
 
 void map_object_read(struct reader *r, struct map_object *o)
 {
-	uint8_t counts, in, filled;
+	uint8_t counts, in, filled, kept;
 
 	o->epoch = read_u32(r);
 	o->tenure = read_u32(r);
@@ -168,8 +170,13 @@ void map_object_read(struct reader *r, struct map_object *o)
 		o->member[i].in = in >> i & 1;
 	}
 	filled = read_u8(r);
-	for (unsigned i = 0; i < o->member_count; i++)
+	kept = read_u8(r);
+	for (unsigned i = 0; i < o->member_count; i++) {
 		o->member[i].filled = filled >> i & 1;
+		o->member[i].kept = kept >> i & 1;
+	}
+	if (in & kept)
+		r->bad = true;
 }
 
 void map_attachment_write(struct writer *w, const struct map_attachment *a)

@@ -179,6 +179,8 @@ static void view_init(struct view *v, const struct work *w, const struct map_obj
 		if (!p || !p->group || !p->node || p->group->incarnation != mb->group_incarnation)
 			continue;
 		v->at[i] = p;
+		if (mb->kept)
+			continue; /* in quarantine: it is no copy, and it stays */
 		/* An unfilled copy on a group that has no space left would never be finished. */
 		v->good[i] = p->trouble == TROUBLE_NONE
 				     ? mb->in || mb->filled || p->group->free_steps
@@ -395,7 +397,8 @@ static bool prune(struct work *w, const struct view *v, int from)
 	const struct map_object *o = v->o;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
-		if (o->member[i].in || i == o->primary || rebalancing(w, v, i, from))
+		if (o->member[i].in || o->member[i].kept || i == o->primary ||
+		    rebalancing(w, v, i, from))
 			continue;
 		remove_member(w, v, i);
 		return true;
@@ -417,7 +420,7 @@ static bool prune_unfilled(struct work *w, const struct view *v)
 	int newest = -1;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
-		if (o->member[i].in || o->member[i].filled || i == o->primary)
+		if (o->member[i].in || o->member[i].filled || o->member[i].kept || i == o->primary)
 			continue;
 		if (!v->good[i]) {
 			remove_member(w, v, i);
@@ -449,7 +452,8 @@ static const char *refuse(void *arg, const struct map_group *g)
 		return "its node cannot be reached";
 	for (unsigned i = 0; i < r->v->o->member_count; i++)
 		if (r->v->at[i] == p)
-			return "has a replica of it already";
+			return r->v->o->member[i].kept ? "keeps a replica of it in quarantine"
+						       : "has a replica of it already";
 	if (p->fills < r->w->in->fills_max)
 		return NULL;
 	r->saturated = true;
@@ -539,6 +543,10 @@ static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *
 			*waits |= !o->member[i].in && !p->up;
 			continue;
 		}
+		if (o->member[i].kept) {
+			free_to++;
+			continue;
+		}
 		if (p->trouble != TROUBLE_AWAY && p->trouble != TROUBLE_GONE &&
 		    p->trouble != TROUBLE_EMPTIED) {
 			free_to++; /* an unfilled one without space */
@@ -564,7 +572,8 @@ static void count_blocked(struct work *w, const struct view *v)
 	bool counted[STATE_JOBS] = {false};
 
 	for (unsigned i = 0; i < v->o->member_count; i++)
-		if (v->at[i] && !v->good[i] && v->at[i]->job >= 0 && !counted[v->at[i]->job]) {
+		if (v->at[i] && !v->good[i] && !v->o->member[i].kept && v->at[i]->job >= 0 &&
+		    !counted[v->at[i]->job]) {
 			w->out->job[v->at[i]->job].blocked++;
 			counted[v->at[i]->job] = true;
 		}

@@ -300,8 +300,7 @@ static void object_apply(struct object *o)
 		primary_reconfigure(p);
 	else if (object_is_primary(o) && o->store && o->gen == o->config.member[o->me].gen &&
 		 ((o->config.tenure > o->seen && o->config.tenure > o->stopped) || !rule(RULE_OWN_TENURE)) &&
-		 !o->group->failed &&
-		 !store_is_damaged(o->store) && !o->diverged)
+		 !o->group->failed && ((!store_is_damaged(o->store) && !o->diverged) || object_forced(o)))
 		primary_start(o);
 }
 
@@ -314,11 +313,14 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	const struct map_group *g;
 
 	if (o->me < 0 || (!c->member[o->me].in && rule(RULE_ONLY_IN)) || o->primary || !o->store ||
-	    o->gen != c->member[o->me].gen || o->diverged || o->resigning || o->group->failed ||
-	    store_is_damaged(o->store))
+	    o->gen != c->member[o->me].gen || o->resigning || o->group->failed)
+		return false;
+	if ((o->diverged || store_is_damaged(o->store)) && !object_forced(o))
 		return false;
 	if (o->seen > c->epoch)
 		return false; /* this map is older than what was joined here */
+	if (now < o->yield_us)
+		return false;
 	if (c->primary ==
 	    o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
 		return c->primary_incarnation != r->incarnation || c->tenure <= o->seen ||
@@ -829,6 +831,7 @@ static void info(struct object *o, struct replica_info *out)
 		return;
 	}
 	out->state = !o->listed                     ? "not in the map"
+		     : o->me >= 0 && o->config.member[o->me].kept ? "in quarantine: a force went past it"
 		     : o->diverged                  ? "stopped: data diverged"
 		     : o->creating                  ? "being created"
 		     : o->group && o->group->failed ? "its disk group failed"

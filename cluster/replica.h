@@ -82,6 +82,9 @@ int replicator_submit(struct replicator *r, struct io_exec *io, struct wait *w) 
  * is given up by itself when it does not succeed; -ERR_NOT_FOUND: it is not here; -ERR_BUSY: it cannot
  * now (not serving, moving, no leader); -ERR_REFUSED: no in-sync member there has joined. */
 int replicator_move(struct replicator *r, uint64_t object, uint16_t node) MUST_USE;
+/* The tenure of this object ends here, and none begins for a few seconds: an operator forces the object to
+ * another replica. 0; -ERR_NOT_FOUND: this process is not its primary in that tenure. */
+int replicator_yield(struct replicator *r, uint64_t object, uint32_t tenure) MUST_USE;
 /* The process will stop: primaries move away, then replicas resign, where the object goes on without
  * them. Ends when nothing is left, which may be never (no leader, nobody to go on): the caller sets
  * the limit. */

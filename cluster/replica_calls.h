@@ -62,6 +62,7 @@ void session_credits_keep(struct replicator *r, struct group *g);
 bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
 
 /* replica_primary.c */
+bool object_forced(const struct object *o);
 void primary_start(struct object *o);
 void primary_end(struct object *o, const char *why);
 void primary_reconfigure(struct primary *p);

@@ -142,7 +142,7 @@ struct object {
 	struct list holds;
 	struct inbound in;
 	struct primary *primary;
-	uint64_t proposed_us, suspect_us;
+	uint64_t proposed_us, suspect_us, yield_us; /* yield: it does not take over before */
 	struct store_create create;
 	struct wait create_wait;
 	struct list dirty_link;
@@ -187,6 +187,7 @@ struct primary { /* one tenure of this node */
 	struct object *object;
 	struct replicator *r;
 	enum primary_state state;
+	bool forced; /* it began with whatever was here */
 	uint32_t tenure, joins;
 	unsigned refs;
 	struct version last, commit, tail_end, announced;

@@ -233,6 +233,10 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		nak(s, &m->key, o->diverged ? NAK_DIVERGED : NAK_FAILED);
 		return;
 	}
+	if (o->listed && o->me >= 0 && o->config.member[o->me].kept) {
+		nak(s, &m->key, NAK_KEPT);
+		return;
+	}
 	if (m->syncing && s->r->draining) { /* it resigned because it stops: do not fill it now */
 		nak(s, &m->key, NAK_FAILED);
 		return;

@@ -19,6 +19,7 @@
 #define AGAIN_US     500000u   /* after one that was given up */
 #define LOOK_US      500000u   /* how often primaries look whether they are at home */
 #define CALM_US      10000000u /* neither the tenure nor the member's join is younger */
+#define YIELD_US     10000000u /* an operator's command is on its way */
 #define HOMEWARD_MAX 8u        /* moves home begun at one look */
 
 /* ---- Where to -----------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ static struct member *home(struct primary *p, uint16_t attached, uint64_t now, b
 		const struct map_member *mb = &o->config.member[i];
 		const struct map_node *n = map_member_node(p->r->map, mb);
 
-		if (!n || in_maintenance(p->r, n->id))
+		if (!n || mb->kept || in_maintenance(p->r, n->id))
 			continue;
 		if (n->id == attached && mb->in) {
 			at = mb;
@@ -363,6 +364,21 @@ void moves_tick(struct replicator *r, uint64_t now)
 
 /* ---- Handing over -------------------------------------------------------------------------------
  */
+
+/* An operator forces the object elsewhere while it is served here: first nobody serves it. The tenure that
+ * ended here never serves again (C2), so the force may name it as ended; without one, this replica takes over
+ * from itself a while later. */
+int replicator_yield(struct replicator *r, uint64_t object, uint32_t tenure)
+{
+	struct object *o = object_find(r, object);
+
+	if (!o || o->config.tenure != tenure || !object_is_primary(o))
+		return -ERR_NOT_FOUND;
+	primary_end(o, "an operator forces the object to another replica");
+	o->stopped = MAX(o->stopped, tenure);
+	o->yield_us = now_us(r) + YIELD_US;
+	return 0;
+}
 
 /* W5: this replica cannot do its part. As the primary it names its successor in the same command.
  */

@@ -74,6 +74,7 @@ enum nak_reason {
 	NAK_DIVERGED = 4,     /* my commit is not in this history: nothing was cut */
 	NAK_FULL = 5,         /* no space for a copy */
 	NAK_FAILED = 6,       /* my group failed */
+	NAK_KEPT = 7,	      /* I am in quarantine */
 };
 
 struct msg_joined {

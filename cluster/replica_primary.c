@@ -499,6 +499,15 @@ static void put_resume(struct wait *w, int rc)
 		primary_put(p);
 		return;
 	}
+	if (p->forced) { /* its whole log is the truth, there is nobody to agree with */
+		p->commit = p->tail_end;
+		store_commit(o->store, p->commit);
+		p->state = PRIMARY_JOIN;
+		join_all(p);
+		primary_check(p);
+		primary_put(p);
+		return;
+	}
 	p->state = PRIMARY_TAIL;
 	p->tail = xcalloc(1, sizeof(*p->tail));
 	tail_run(p, 0); /* the reference of the put goes on to the tail */
@@ -518,6 +527,15 @@ static void table_begin_tenure(struct object_header *h, uint32_t tenure, uint64_
 }
 
 static void members_from_config(struct primary *p);
+
+/* A force (state_force.c) made this replica the truth, and its tenure has not begun here yet: as the only one
+ * of I, in a generation that nobody has seen. It starts with whatever it holds: a copy that was never
+ * finished, a damaged log, a history that another one contradicts. */
+bool object_forced(const struct object *o)
+{
+	return object_is_primary(o) && o->store && map_in_count(&o->config) == 1 &&
+	       epoch_generation(o->config.tenure) > epoch_generation(store_header(o->store)->seen);
+}
 
 void primary_start(struct object *o)
 {
@@ -541,23 +559,26 @@ void primary_start(struct object *o)
 	p->tail_wait.resume = tail_resume;
 	p->last = p->tail_end = store_last(o->store);
 	p->commit = store_commit_version(o->store);
+	p->forced = object_forced(o);
 	p->header = *store_header(o->store);
 	p->header.seen = p->tenure;
-	p->header.commit = p->commit;
+	p->header.commit = p->forced ? p->last : p->commit;
 	table_begin_tenure(&p->header, p->tenure, p->last.seq + 1);
 	o->primary = p;
 	o->seen = p->tenure;
+	o->diverged &= !p->forced;
 	members_from_config(p);
 	fence_older(o);
 	object_busy(o);
-	log_info("replica", "taking over", "object=%llx tenure=%u last=%u/%llu commit=%u/%llu",
+	log_info("replica", p->forced ? "taking over by force" : "taking over",
+		 "object=%llx tenure=%u last=%u/%llu commit=%u/%llu",
 		 (unsigned long long)o->id, p->tenure, p->last.tenure,
 		 (unsigned long long)p->last.seq, p->commit.tenure,
 		 (unsigned long long)p->commit.seq);
 	object_hold(o);
 	p->refs++;
-	rc = store_put_header(o->store, &p->put, RECORD_EPOCH, &p->header, p->last, NULL, 0,
-			      &p->put_wait);
+	rc = store_put_header(o->store, &p->put, p->forced ? RECORD_COMPLETE : RECORD_EPOCH, &p->header,
+			      p->last, NULL, 0, &p->put_wait);
 	if (rc != PENDING)
 		put_resume(&p->put_wait, rc);
 }
@@ -623,7 +644,7 @@ static void members_from_config(struct primary *p)
 	for (unsigned i = 0; i < o->config.member_count; i++) {
 		struct member *m = &p->member[p->member_count];
 
-		if ((int)i == o->me)
+		if ((int)i == o->me || o->config.member[i].kept)
 			continue;
 		*m = (struct member){
 			.primary = p, .id = o->config.member[i], .in = o->config.member[i].in};
@@ -645,7 +666,7 @@ void primary_reconfigure(struct primary *p)
 		struct member *m = &p->member[i];
 
 		for (j = 0; j < c->member_count; j++)
-			if (same_replica(&c->member[j], &m->id))
+			if (same_replica(&c->member[j], &m->id) && !c->member[j].kept)
 				break;
 		if (j < c->member_count) {
 			i++;
@@ -664,7 +685,7 @@ void primary_reconfigure(struct primary *p)
 	for (j = 0; j < c->member_count; j++) {
 		struct member *m = NULL;
 
-		if ((int)j == o->me)
+		if ((int)j == o->me || c->member[j].kept)
 			continue;
 		for (i = 0; i < p->member_count; i++)
 			if (same_replica(&c->member[j], &p->member[i].id))

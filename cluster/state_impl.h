@@ -85,6 +85,15 @@ void state_limits_changed(struct state *s);
 int setting_parse(const struct setting_rule *r, const char *text, uint32_t *out);
 int state_detach(struct state *s, const struct command *c, struct command_result *out);
 int state_job_change(struct state *s, const struct command *c, struct command_result *out);
+/* state_object.c: index, or -1 */
+int state_member_find(const struct map_object *o, const struct map_member *r);
+void state_member_remove(struct state *s, struct map_object *o, unsigned i);
+bool state_node_current(const struct state *s, uint16_t node, uint32_t incarnation);
+/* state_force.c. force: *epoch gets its generation. audit: after a command's changes, tells who asked. */
+enum object_refusal state_force(struct state *s, struct map_object *o, const struct object_change *ch,
+				uint32_t *epoch);
+enum object_refusal state_discard(struct state *s, struct map_object *o, const struct object_change *ch);
+void state_force_audit(struct state *s, const struct command *c, const struct command_result *out);
 int state_object_changes(struct state *s, const struct command *c, struct command_result *out);
 /* 0, or a refusal: the token is unknown or ran out. Takes it away. */
 int state_token_take(struct state *s, const char *sha256, struct command_result *out);

@@ -6,14 +6,12 @@
 #include "cluster/state_impl.h"
 #include "node/base/rules.h"
 
-#define EPOCH_COUNTER_MAX 0xffffffu /* 8 bits recovery generation above it */
-
 static bool epoch_full(const struct map_object *o)
 {
 	return (o->epoch & EPOCH_COUNTER_MAX) == EPOCH_COUNTER_MAX;
 }
 
-static int member_find(const struct map_object *o, const struct map_member *r)
+int state_member_find(const struct map_object *o, const struct map_member *r)
 {
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (o->member[i].group == r->group &&
@@ -31,7 +29,7 @@ static uint16_t member_owner(const struct state *s, const struct map_member *mb)
 	return g ? g->node : 0;
 }
 
-static bool node_current(const struct state *s, uint16_t node, uint32_t incarnation)
+bool state_node_current(const struct state *s, uint16_t node, uint32_t incarnation)
 {
 	struct map_node *n = map_node(&s->map, node);
 
@@ -48,7 +46,7 @@ static bool proposed_by_primary(const struct state *s, const struct map_object *
 	return p && p->id == ch->proposer && o->primary_incarnation == ch->incarnation;
 }
 
-static void member_remove(struct state *s, struct map_object *o, unsigned i)
+void state_member_remove(struct state *s, struct map_object *o, unsigned i)
 {
 	o->member_count--;
 	s->members--;
@@ -61,13 +59,13 @@ static void member_remove(struct state *s, struct map_object *o, unsigned i)
 static enum object_refusal drop(struct state *s, struct map_object *o,
 				const struct object_change *ch)
 {
-	int i = member_find(o, &ch->replica);
+	int i = state_member_find(o, &ch->replica);
 
 	if (i < 0)
 		return OBJ_NOT_MEMBER;
 	if (!o->member[i].in)
 		return OBJ_NOT_IN;
-	if (!node_current(s, ch->proposer, ch->incarnation))
+	if (!state_node_current(s, ch->proposer, ch->incarnation))
 		return OBJ_INCARNATION;
 	if (!proposed_by_primary(s, o, ch) && member_owner(s, &o->member[i]) != ch->proposer)
 		return OBJ_NOT_MEMBER;
@@ -80,19 +78,31 @@ static enum object_refusal drop(struct state *s, struct map_object *o,
 static enum object_refusal promote(struct state *s, struct map_object *o,
 				   const struct object_change *ch)
 {
-	int i = member_find(o, &ch->replica);
+	int i = state_member_find(o, &ch->replica);
 
 	if (i < 0)
 		return OBJ_NOT_MEMBER;
 	if (o->member[i].in)
 		return OBJ_IS_IN;
-	if (!node_current(s, ch->proposer, ch->incarnation) ||
+	if (o->member[i].kept)
+		return OBJ_KEPT;
+	if (!state_node_current(s, ch->proposer, ch->incarnation) ||
 	    !map_member_node(&s->map, &o->member[i]))
 		return OBJ_INCARNATION;
 	if (!proposed_by_primary(s, o, ch))
 		return OBJ_NOT_MEMBER;
 	o->member[i].in = o->member[i].filled = true;
 	return OBJ_DONE;
+}
+
+/* Who takes over has its disks: the report that says so may be on its way. What is called failed serves
+ * nothing, others rely on that (state_force.c). */
+static void group_works(struct state *s, struct map_group *g)
+{
+	if (g->state != GROUP_FAILED)
+		return;
+	g->state = GROUP_ACTIVE;
+	state_group_changed(s, g);
 }
 
 static enum object_refusal takeover(struct state *s, struct map_object *o,
@@ -114,7 +124,7 @@ static enum object_refusal takeover(struct state *s, struct map_object *o,
 		return OBJ_NOT_MEMBER;
 	if (!o->member[found].in && rule(RULE_ONLY_IN))
 		return OBJ_NOT_IN;
-	if (!node_current(s, ch->node, ch->incarnation))
+	if (!state_node_current(s, ch->node, ch->incarnation))
 		return OBJ_INCARNATION;
 	if (ch->proposer != ch->node && member_owner(s, &o->member[old]) != ch->proposer)
 		return OBJ_NOT_MEMBER;
@@ -123,6 +133,7 @@ static enum object_refusal takeover(struct state *s, struct map_object *o,
 	o->primary = (uint8_t)found;
 	o->primary_incarnation = ch->incarnation;
 	o->tenure = epoch;
+	group_works(s, map_group(&s->map, o->member[found].group));
 	return OBJ_DONE;
 }
 
@@ -153,7 +164,7 @@ static enum object_refusal remove_member(struct state *s, struct map_object *o,
 					 const struct object_change *ch)
 {
 	unsigned copies = map_volume(&s->map, object_volume(o->id))->copies;
-	int i = member_find(o, &ch->replica);
+	int i = state_member_find(o, &ch->replica);
 	struct map_group *g;
 	bool holds_data;
 
@@ -161,12 +172,14 @@ static enum object_refusal remove_member(struct state *s, struct map_object *o,
 		return OBJ_NOT_MEMBER;
 	if (o->member[i].in && map_in_count(o) <= copies)
 		return OBJ_IS_IN;
+	if (o->member[i].kept)
+		return OBJ_KEPT;
 	g = map_group(&s->map, o->member[i].group);
 	holds_data = o->member[i].filled && g &&
 		     g->incarnation == o->member[i].group_incarnation && g->state != GROUP_REMOVED;
 	if ((unsigned)i == o->primary || (holds_data && map_in_count(o) < copies))
 		return OBJ_NEEDED;
-	member_remove(s, o, (unsigned)i);
+	state_member_remove(s, o, (unsigned)i);
 	return OBJ_DONE;
 }
 
@@ -199,6 +212,12 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 	case OBJ_REMOVE:
 		rc = remove_member(s, o, ch);
 		break;
+	case OBJ_FORCE:
+		rc = state_force(s, o, ch, &epoch);
+		break;
+	case OBJ_DISCARD:
+		rc = state_discard(s, o, ch);
+		break;
 	default:
 		rc = OBJ_UNKNOWN;
 	}
@@ -215,6 +234,7 @@ int state_object_changes(struct state *s, const struct command *c, struct comman
 	out->count = c->object.count;
 	for (unsigned i = 0; i < c->object.count; i++)
 		out->object[i] = (int8_t)change_apply(s, &c->object.change[i]);
+	state_force_audit(s, c, out);
 	return 0;
 }
 
@@ -263,11 +283,12 @@ static void regroup_object(struct state *s, const struct map_group *g, struct ma
 		} else if (placed < 0) {
 			placed = (int)i;
 			fresh.filled = keeps_pages && mb->filled;
+			fresh.kept = keeps_pages && mb->kept;
 			*mb = fresh;
 		} else {
 			if (o->primary == i)
 				o->primary = (uint8_t)placed;
-			member_remove(s, o, i--);
+			state_member_remove(s, o, i--);
 		}
 	}
 	if (lost && placed < 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of the state machine. Little-endian, frozen by tests/state; str = u16 length and bytes:
  *
- *   u32 magic "ASHS", u16 format 3, u16 0, u64 map version, uuid cluster, str cluster name,
+ *   u32 magic "ASHS", u16 format 4, u16 0, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
  *   u16 nodes × (NODE with its maintenance), u16 groups × GROUP,
  *   u32 volumes × (VOLUME, u32 reduce, objects × OBJECT without id),
@@ -12,7 +12,7 @@
  *   u32 next job, u16 jobs × (u32 id, u8 kind, u8 state, u16 node, u16 group, u32 incarnation,
  *   u32 total, u64 started ms, u64 changed ms, str actor, str note), ascending by id.
  *
- * Formats 1 and 2 were never released: they are refused.
+ * Formats 1 to 3 were never released: they are refused.
  *
  * What deltas need (record versions, what is gone) is not state: nodes that restored at different
  * points must have the same bytes. */
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 
 #define SNAPSHOT_MAGIC  0x53485341u
-#define SNAPSHOT_FORMAT 3u
+#define SNAPSHOT_FORMAT 4u
 
 static void write_volumes(const struct map *m, struct writer *w)
 {

@@ -13,7 +13,7 @@
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
  *   sim_relocate.c the leader that moves replicas
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
- *   sim_cases.c    directed histories
+ *   sim_cases.c    directed histories; sim_force.c: what operators force
  *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
 #pragma once
 
@@ -135,6 +135,7 @@ void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
 void sim_store_mark(struct store *s, uint64_t object, uint32_t block); /* and the store says so */
 bool sim_store_has_marked(struct store *s);
+void sim_store_spoil(struct store *s); /* its log is damaged where it was durable (L3) */
 void sim_store_mend(struct store *s); /* what it could not read, it can again */
 bool sim_store_quiet(struct store *s);
 const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
@@ -201,4 +202,7 @@ bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);
 bool sim_case_old_map(uint64_t seed);
 bool sim_case_dead_successor(uint64_t seed);
+/* sim_force.c */
+bool sim_case_force(uint64_t seed);
+bool sim_case_accept_damage(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

@@ -49,7 +49,7 @@ struct store_object {
 	struct store *s;
 	uint64_t id;
 	uint32_t gen, volume;
-	bool deleted;
+	bool deleted, damaged;
 	struct object_header h; /* as appended */
 	struct version last, durable, known;
 	uint64_t cut_no; /* entries before the last cut say nothing about `durable` */
@@ -406,6 +406,7 @@ static void take_header(struct store_object *o, const struct entry *e)
 	if (e->r.kind == RECORD_COMPLETE) {
 		o->last = version_max(o->last, version_max(e->h.commit, e->cut_after));
 		o->known = version_max(o->known, e->h.commit);
+		o->damaged = false;
 		if (e->retry_len)
 			retry_decode(&o->retry, e->retry, e->retry_len);
 		while ((t = lane_next(o->s, t, o, true)))
@@ -806,7 +807,14 @@ bool store_loss_known(const struct store *s)
 
 bool store_is_damaged(const struct store_object *o)
 {
-	return false;
+	return o->damaged;
+}
+
+void sim_store_spoil(struct store *s)
+{
+	struct store_object *o;
+
+	list_for_each(o, &s->objects, link) o->damaged = true;
 }
 
 /* ---- Space --------------------------------------------------------------------------------------

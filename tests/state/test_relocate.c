@@ -136,7 +136,7 @@ static void fill(struct world *w, struct map_object *o, void *arg)
 	if (!up(w, &o->member[o->primary]))
 		return;
 	for (unsigned i = 0; i < o->member_count; i++) {
-		if (o->member[i].in || !up(w, &o->member[i]) ||
+		if (o->member[i].in || o->member[i].kept || !up(w, &o->member[i]) ||
 		    (!o->member[i].filled && odds && (o->id + w->promoted + i) % *odds))
 			continue;
 		EXPECT_EQ(kit_change(&w->k, by_primary(w, o, OBJ_PROMOTE, i)), OBJ_DONE);
@@ -149,7 +149,8 @@ static void count_fills(struct world *w, struct map_object *o, void *arg)
 	unsigned *count = arg;
 
 	for (unsigned i = 0; i < o->member_count; i++)
-		if (!o->member[i].in && !o->member[i].filled && up(w, &o->member[i])) {
+		if (!o->member[i].in && !o->member[i].filled && !o->member[i].kept &&
+		    up(w, &o->member[i])) {
 			count[o->member[i].group]++;
 			count[o->member[o->primary].group]++;
 		}
@@ -453,6 +454,71 @@ TEST(rebuild, what_blocks_it_is_said_of_each_group)
 	EXPECT(strstr(w.plan.why, "volume a"));
 	EXPECT(strstr(w.plan.why, "group 1: has a replica"));
 	EXPECT(strstr(w.plan.why, "group 2: its node cannot be reached"));
+	world_fini(&w);
+}
+
+/* Its second replica was dropped and then forced, as the first one's process was gone. */
+static void force_second(struct world *w, struct map_object *o, void *arg)
+{
+	struct object_change ch = by_primary(w, o, OBJ_DROP, 1);
+	uint16_t primary = ch.proposer, other = map_member_node(map_of(w), &o->member[1])->id;
+
+	EXPECT_EQ(kit_change(&w->k, ch), OBJ_DONE);
+	ch = (struct object_change){.op = OBJ_FORCE,
+				    .object = o->id,
+				    .epoch = o->epoch,
+				    .replica = o->member[1],
+				    .node = other,
+				    .incarnation = map_node(map_of(w), other)->incarnation,
+				    .proposer = primary};
+	EXPECT_EQ(kit_change(&w->k, ch), OBJ_DONE);
+	EXPECT(o->member[0].kept);
+}
+
+static void expect_quarantined(struct world *w, struct map_object *o, void *arg)
+{
+	unsigned *in = arg, kept = 0;
+
+	EXPECT_EQ(map_in_count(o), *in);
+	for (unsigned i = 0; i < o->member_count; i++)
+		kept += o->member[i].kept;
+	EXPECT_EQ(kept, 1);
+	EXPECT_EQ(o->member_count, *in + 1);
+}
+
+TEST(rebuild, a_quarantined_replica_is_no_copy_and_stays)
+{
+	struct world w;
+	unsigned copies = 2;
+
+	world_init(&w, 4);
+	EXPECT_OK(kit_volume(&w.k, "a", 1ull << 30, copies));
+	each(&w, force_second, NULL);
+	settle(&w, 2);
+	each(&w, expect_quarantined, &copies);
+	EXPECT_EQ(w.plan.lacking.total, 0);
+	EXPECT_EQ(w.plan.count, 0);
+	/* Nor does it keep a job from its end: nobody waits for its node, and an evacuation leaves it. */
+	w.node[1] = (struct relocate_node){.away = true};
+	settle(&w, 2);
+	EXPECT_EQ(w.plan.lacking.total, 0);
+	for (unsigned i = 0; i < ARRAY_LEN(w.plan.job); i++)
+		EXPECT_EQ(w.plan.job[i].left, 0);
+	world_fini(&w);
+}
+
+TEST(rebuild, a_quarantine_that_is_in_the_way_is_named)
+{
+	struct world w;
+	unsigned one = 1;
+
+	world_init(&w, 2);
+	EXPECT_OK(kit_volume(&w.k, "a", 1ull << 30, 2));
+	each(&w, force_second, NULL);
+	settle(&w, 0);
+	each(&w, expect_quarantined, &one);
+	EXPECT(w.plan.lacking.blocked > 0 && w.plan.lacking.blocked == w.plan.lacking.total);
+	EXPECT(strstr(w.plan.why, "keeps a replica of it in quarantine"));
 	world_fini(&w);
 }
 

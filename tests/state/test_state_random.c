@@ -31,7 +31,7 @@ static void random_change(struct run *r, struct object_change *ch)
 	struct map_node *p;
 
 	memset(ch, 0, sizeof(*ch));
-	ch->op = (uint8_t)(1 + below(r, 5));
+	ch->op = (uint8_t)(1 + below(r, 8));
 	ch->keep = (uint8_t)below(r, 2);
 	ch->node = ch->proposer = (uint16_t)(1 + below(r, 5));
 	ch->incarnation = 1;
@@ -48,18 +48,19 @@ static void random_change(struct run *r, struct object_change *ch)
 			map_group(m, ch->replica.group)
 				? map_group(m, ch->replica.group)->incarnation
 				: 1;
-	} else if (ch->op == OBJ_TAKEOVER) {
+	} else if (ch->op == OBJ_TAKEOVER || ch->op == OBJ_FORCE) {
 		struct map_node *n = map_member_node(m, &ch->replica);
 
-		ch->node = ch->proposer = n ? n->id : 1;
-		ch->replica.group = 0;
+		ch->node = n ? n->id : 1;
+		ch->proposer = p && ch->op == OBJ_FORCE && below(r, 2) ? p->id : ch->node;
+		if (ch->op == OBJ_TAKEOVER)
+			ch->replica.group = 0;
 	} else if (p) {
 		ch->proposer = p->id;
 	}
-	if (map_node(m, ch->op == OBJ_TAKEOVER ? ch->node : ch->proposer))
-		ch->incarnation = (uint32_t)nearly(
-			r,
-			map_node(m, ch->op == OBJ_TAKEOVER ? ch->node : ch->proposer)->incarnation);
+	p = map_node(m, ch->op == OBJ_TAKEOVER || ch->op == OBJ_FORCE ? ch->node : ch->proposer);
+	if (p)
+		ch->incarnation = (uint32_t)nearly(r, p->incarnation);
 }
 
 static void encode(struct run *r, struct command *c)
@@ -238,6 +239,8 @@ static void check_objects(struct run *r, struct watch *w, size_t count)
 			EXPECT(map_in_count(o) >= 1);
 			EXPECT(o->primary < o->member_count);
 			EXPECT(o->tenure <= o->epoch);
+			for (unsigned k = 0; k < o->member_count; k++)
+				EXPECT(!o->member[k].in || !o->member[k].kept);
 			for (unsigned k = 0; k < o->member_count; k++)
 				for (unsigned j = 0; j < k; j++)
 					EXPECT(o->member[k].group != o->member[j].group ||

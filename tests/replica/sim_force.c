@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directed histories of what only operators may do: an object goes on from a replica that lacks acknowledged
+ * writes, what that went past stays as it is, and they go back to it. */
+#include "tests/replica/sim.h"
+
+#define STEP_US 30000000u
+
+static void wait_for(bool (*done)(void), const char *what)
+{
+	if (!sim_run_until(sim.now_us + STEP_US, done))
+		sim_fail("in vain waited until %s:%s", what, sim_describe());
+}
+
+static const struct map_object *object(uint32_t i)
+{
+	return map_object(state_map(sim.state), object_id(sim.volume, i));
+}
+
+static const struct map_member *member(uint32_t i, unsigned node)
+{
+	const struct map_object *o = object(i);
+
+	for (unsigned k = 0; k < o->member_count; k++)
+		if (o->member[k].group == sim.proc[node].group)
+			return &o->member[k];
+	return NULL;
+}
+
+static bool second_is_out(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (member(i, 2)->in || !member(i, 1)->in)
+			return false;
+	return true;
+}
+
+static bool both_are_in(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (!member(i, 1) || !member(i, 2) || !member(i, 1)->in || !member(i, 2)->in)
+			return false;
+	return true;
+}
+
+static bool second_registered(void)
+{
+	const struct map_node *n = map_node(state_map(sim.state), 2);
+
+	return n->incarnation == sim.proc[2].incarnation;
+}
+
+static bool serves(unsigned node)
+{
+	struct replicator_stats st;
+
+	if (!sim.proc[node].r)
+		return false;
+	replicator_stats(sim.proc[node].r, &st);
+	return st.serving == SIM_OBJECTS;
+}
+
+static bool first_serves(void)
+{
+	return serves(1);
+}
+
+static bool second_serves(void)
+{
+	return serves(2);
+}
+
+static struct version last_of(uint32_t i, unsigned node)
+{
+	struct replica_info f = {0};
+
+	if (!replicator_info(sim.proc[node].r, object_id(sim.volume, i), &f))
+		sim_fail("node %u has no replica of object %u", node, i);
+	return f.last;
+}
+
+static void group_state(unsigned node, uint8_t state)
+{
+	struct command c = {.kind = CMD_GROUP_STATE};
+
+	c.group_state.group = sim.proc[node].group;
+	c.group_state.state = state;
+	c.group_state.free_steps = 20;
+	c.group_state.incarnation = 1;
+	sim_submit_command(&c);
+}
+
+/* As the operator's command does it: all objects in one, on what the map says now. */
+static void change_all(uint8_t op, unsigned node, unsigned proposer)
+{
+	struct object_change ch[SIM_OBJECTS];
+	struct command c = {.kind = CMD_OBJECT, .object = {SIM_OBJECTS, ch}};
+	const struct map_group *g = map_group(state_map(sim.state), sim.proc[node].group);
+
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
+		ch[i] = (struct object_change){
+			.op = op,
+			.object = object_id(sim.volume, i),
+			.epoch = object(i)->epoch,
+			.node = (uint16_t)node,
+			.incarnation = map_node(state_map(sim.state), (uint16_t)node)->incarnation,
+			.proposer = (uint16_t)proposer};
+		if (member(i, node))
+			ch[i].replica = *member(i, node);
+		else
+			ch[i].replica = (struct map_member){
+				.group = g->id, .group_incarnation = g->incarnation};
+	}
+	sim_submit_command(&c);
+}
+
+static void yield(void *arg)
+{
+	struct sim_proc *p = arg;
+
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (replicator_yield(p->r, object_id(sim.volume, i), object(i)->tenure))
+			sim_fail("node %u does not yield object %u", p->node, i);
+}
+
+static bool kept_everywhere(unsigned node)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (!member(i, node) || !member(i, node)->kept)
+			return false;
+	return true;
+}
+
+/* Node 2 misses writes; odd seeds: it returns, and is being filled, with writes that skip its pages, when
+ * node 1 dies. Its replicas are then forced. Node 1 returns: nothing of what it has is touched, and when the
+ * operator goes back to it every acknowledged write is there. */
+bool sim_case_force(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2,
+				.copies = 2,
+				.clients = 2,
+				.ops_per_client = 60,
+				.depth = 4,
+				.trims = true,
+				.tiny_log = seed % 3 == 0};
+	struct version last[SIM_OBJECTS];
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	sim_proc_crash(2);
+	wait_for(second_is_out, "node 2 is dropped");
+	sim_clients_more(40);
+	wait_for(sim_clients_done, "the writes are done");
+	if (seed % 2) {
+		sim_proc_start(2);
+		wait_for(second_registered, "node 2 is registered");
+		sim.leaderless_until = UINT64_MAX; /* so that nobody is promoted */
+		sim_clients_more(40);
+		wait_for(sim_clients_done, "the writes beside the fill are done");
+	}
+	if (seed % 2 && !second_is_out()) { /* it was quicker */
+		sim.leaderless_until = 0;
+		return sim_finish();
+	}
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		last[i] = last_of(i, 1);
+	sim_proc_crash(1);
+	sim.leaderless_until = 0;
+	if (!(seed % 2))
+		sim_proc_start(2);
+	sim_run_until(sim.now_us + 3000000, NULL);
+	if (second_serves())
+		sim_fail("a replica that lacks writes serves, and nobody asked for it");
+	change_all(OBJ_FORCE, 2, 0);
+	if (kept_everywhere(1))
+		sim_fail("forced, though the primary may be alive");
+
+	group_state(1, GROUP_FAILED); /* as its next process found */
+	change_all(OBJ_FORCE, 2, 0);
+	wait_for(second_serves, "what was forced serves");
+	sim_proc_start(1);
+	sim_run_until(sim.now_us + 4000000, NULL);
+	group_state(1, GROUP_ACTIVE);
+	sim_run_until(sim.now_us + 2000000, NULL);
+	if (!second_serves() || !kept_everywhere(1))
+		sim_fail("the returning loser is not in quarantine:%s", sim_describe());
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (version_cmp(last_of(i, 1), last[i]))
+			sim_fail("a replica in quarantine was changed");
+
+	sim_at(0, &sim.proc[2], yield, NULL, &sim.proc[2]);
+	sim_run_until(sim.now_us + 1000, NULL);
+	change_all(OBJ_FORCE, 1, 2);
+	wait_for(first_serves, "the operator goes back");
+	sim_clients_final_reads();
+	wait_for(sim_clients_done, "all is read");
+	sim_clients_more(20);
+	change_all(OBJ_DISCARD, 2, 0);
+	change_all(OBJ_PLACE, 2, 0);
+	wait_for(both_are_in, "what was discarded is filled again");
+	return sim_finish();
+}
+
+/* The last replica of I has a damaged log: it does not serve until somebody accepts what it lacks. */
+bool sim_case_accept_damage(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	sim_proc_crash(2);
+	wait_for(second_is_out, "node 2 is dropped");
+	sim_clients_more(40);
+	wait_for(sim_clients_done, "the writes are done");
+	sim_proc_crash(1);
+	sim_store_spoil(sim.proc[1].disk);
+	sim_proc_start(1);
+	sim_run_until(sim.now_us + 3000000, NULL);
+	if (first_serves())
+		sim_fail("a damaged replica serves, and nobody accepted that");
+	change_all(OBJ_FORCE, 1, 0);
+	wait_for(first_serves, "what was accepted serves");
+	sim_proc_crash(1); /* and does so for good */
+	sim_proc_start(1);
+	wait_for(first_serves, "it serves again");
+	sim_clients_more(20);
+	sim_proc_start(2);
+	change_all(OBJ_DISCARD, 2, 0);
+	change_all(OBJ_PLACE, 2, 0);
+	wait_for(both_are_in, "there are two copies again");
+	return sim_finish();
+}
