@@ -142,18 +142,16 @@ void shard_batch_placed(struct shard *sh, struct batch *b)
 	/* Header changes hold no payload that is read again; they are saved with the object. */
 	for (n = b->ops.next; n != &b->ops; n = n->next)
 		object_note(container_of(n, struct store_append, link)->object, seg);
-	for (n = b->records.next; n != &b->records; n = n->next) {
-		struct log_tail *t = container_of(n, struct log_tail, batch_link);
-
-		t->pos = t->fp_count ? pos + t->pos_in_batch : b->pos;
-		sh->segs[seg].live++;
-		object_note(t->object, seg);
-	}
+	for (n = b->records.next; n != &b->records; n = n->next)
+		object_note(container_of(n, struct log_tail, batch_link)->object, seg);
+	/* One after the other, as they came: what has no place yet is not applied. */
 	while (!list_empty(&b->records)) {
 		struct log_tail *t =
 			container_of(list_pop_front(&b->records), struct log_tail, batch_link);
 		struct store_object *o = t->object;
 
+		t->pos = t->fp_count ? pos + t->pos_in_batch : b->pos;
+		sh->segs[seg].live++;
 		if (t->r.kind == RECORD_COPY) {
 			/* First what its commit covers: behind the copy that could find its page in
 			 * the map already, forgotten here, and lie over it. */

@@ -459,6 +459,71 @@ TEST(store, copy_of_a_difference)
 	rig_close(&r);
 }
 
+/* What comes behind a copy lies over it, also when all go into the log at once and the commit is known. */
+struct burst_args {
+	struct rig *r;
+	struct store_append append[3];
+	struct wait early[2];
+};
+
+static void burst_resume(struct wait *w, int rc)
+{
+	EXPECT_OK(rc);
+}
+
+static int do_burst(void *arg, struct wait *w)
+{
+	struct burst_args *a = arg;
+	struct store_object *o = store_object_find(a->r->store, 0, 2, 1);
+	struct record rec[3] = {rec_write(1, 3, 64, 1),
+				{.kind = RECORD_COPY,
+				 .version = {1, 2},
+				 .commit = {1, 2},
+				 .blocks = 64,
+				 .copy_data = 1},
+				rec_write(1, 4, 0, 1)};
+	uint8_t payload[BLOCK_SIZE];
+	int rc = 0;
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct fp128 fp;
+
+		block_fill(payload, 10 + i, 0);
+		fp = hash_block(payload);
+		if (i < 2)
+			a->early[i].resume = burst_resume;
+		rc = store_append(o, &a->append[i], &rec[i], payload, &fp, i < 2 ? &a->early[i] : w);
+		if (rc != PENDING)
+			return rc;
+	}
+	store_commit(o, (struct version){1, 4});
+	return rc;
+}
+
+TEST(store, copy_in_its_place)
+{
+	struct rig r;
+	struct burst_args a = {.r = &r};
+	struct record rec = rec_write(1, 1, 0, 1);
+
+	rig_make(&r, "copy-place", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rec = rec_write(1, 2, 64, 1);
+	rec.commit = (struct version){1, 1};
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	EXPECT_OK(rig_call(&r, 0, do_burst, &a));
+	for (unsigned lives = 0; lives < 2; lives++) {
+		expect_block(&r, 2, 0, 12);
+		expect_block(&r, 2, 64, 10);
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+		rig_commit(&r, 2, 1, 4);
+	}
+	rig_close(&r);
+}
+
 /* COMPLETE brings version, commit and the primary's retry table. */
 struct complete_args {
 	struct rig *r;
