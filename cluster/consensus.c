@@ -27,7 +27,8 @@
  *  X8  A membership rollback reads an entry that may be compacted away (a), and the configuration
  * in use may not be the log's newest (b): the process ends and starts again, which repairs it. X9
  * Loaded entries that share memory are freed twice: each has its own. X10 A refused pre-vote hides
- * the higher term, and then there may be no leader for ever: it is told.
+ * the higher term, and then there may be no leader for ever: it is told. X11 Who is no voter by its own log
+ * refuses its vote, which the leader that made it one may need to be leader again: it votes.
  *
  * And by construction: at most one membership change at a time, after this term's barrier and with
  * one after it; never down to one voter, never of the leader itself; send never fails
@@ -203,7 +204,9 @@ static void deliver(struct consensus *c, struct incoming *in)
 		c->gone_rounds = 0;
 	}
 	consensus_enter(c);
+	guard_x11_enter(c, m);
 	c->recv(&c->io, m);
+	guard_x11_leave(c);
 	consensus_leave(c);
 	c->echo.on = false;
 	free(in); /* the parts are libraft's */

@@ -157,6 +157,33 @@ bool guard_x6_waits(const struct consensus *c)
 	return guard_on(GUARD_X6) && c->wipes > 0;
 }
 
+/* X11. libraft refuses its vote while it is no voter by its own log. A leader that has made it one and did
+ * not get that entry to it may need this vote to be leader again: then there is none for ever. In Raft
+ * everybody votes; the candidate knows whom to count. Nor does one that is no voter ever forget a leader, and
+ * who has a leader refuses too: it is forgotten after an election timeout of silence, as a voter would. */
+void guard_x11_enter(struct consensus *c, const struct raft_message *m)
+{
+	struct raft *r = &c->raft;
+	struct raft_server *me =
+		(struct raft_server *)(uintptr_t)configuration_get(&r->configuration, r->id);
+
+	if (!guard_on(GUARD_X11) || m->type != RAFT_IO_REQUEST_VOTE || !me || me->role == RAFT_VOTER ||
+	    c->env->ops->now_us(c->env) - c->contact_us < (uint64_t)r->election_timeout * 1000)
+		return;
+	c->as_voter = me;
+	c->own_role = me->role;
+	me->role = RAFT_VOTER;
+	if (r->state == RAFT_FOLLOWER)
+		r->follower_state.current_leader.id = 0;
+}
+
+void guard_x11_leave(struct consensus *c)
+{
+	if (c->as_voter)
+		c->as_voter->role = c->own_role;
+	c->as_voter = NULL;
+}
+
 /* X7 (and R7). A snapshot carries the configuration in use and calls it committed. While a change
  * is uncommitted it may still be rolled back (first test; a stale index may stay after an
  * installation, so it is compared, not tested for 0). After a restart libraft takes the newest

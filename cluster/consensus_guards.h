@@ -35,6 +35,7 @@ enum consensus_guard {
 	GUARD_X10 = 1u << 19,       /* a refused pre-vote tells the higher term */
 	GUARD_CUT = 1u << 20,       /* a message that was cut short does not commit what it lost */
 	GUARD_CLOSE = 1u << 21,     /* at close pending appends end with 0 */
+	GUARD_X11 = 1u << 22,       /* who does not know yet that it is a voter votes */
 };
 
 /* Tests only: a set bit switches that guard off. */
@@ -61,6 +62,9 @@ bool guard_x3_strip_committed(const struct consensus *c, struct raft_message *m)
 bool guard_x4_waits(const struct consensus *c, const struct raft_message *m);
 bool guard_x6_waits(const struct consensus *c);
 bool guard_x5_no_tick(const struct consensus *c);
+/* Around the delivery of a message. */
+void guard_x11_enter(struct consensus *c, const struct raft_message *m);
+void guard_x11_leave(struct consensus *c);
 
 /* What the state machine answers. */
 bool guard_x7_snapshot_busy(const struct consensus *c);

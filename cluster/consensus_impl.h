@@ -155,6 +155,8 @@ struct consensus {
 	uint64_t gone_mark;
 	uint64_t wake_at_ms; /* when the wake-up is due; 0: not armed */
 	uint64_t contact_us;
+	struct raft_server *as_voter; /* X11: during one delivery */
+	int own_role;
 	struct {
 		int state;
 		bool resigns;

@@ -95,7 +95,7 @@ static const struct consensus_hooks hooks = {
 	.restore = hook_restore,
 };
 
-static struct raft_buffer configuration(unsigned members)
+static struct raft_buffer configuration_of(unsigned members, int first_role)
 {
 	struct raft_configuration conf;
 	struct raft_buffer buf;
@@ -105,11 +105,17 @@ static struct raft_buffer configuration(unsigned members)
 		char address[12];
 
 		snprintf(address, sizeof(address), "%u", i);
-		EXPECT_EQ(raft_configuration_add(&conf, i, address, RAFT_VOTER), 0);
+		EXPECT_EQ(raft_configuration_add(&conf, i, address, i == 1 ? first_role : RAFT_VOTER),
+			  0);
 	}
 	EXPECT_OK(configuration_encode(&conf, &buf));
 	raft_configuration_close(&conf);
 	return buf;
+}
+
+static struct raft_buffer configuration(unsigned members)
+{
+	return configuration_of(members, RAFT_VOTER);
 }
 
 static void disk_append(struct bench *b, const struct raft_disk_entry *e)
@@ -127,6 +133,19 @@ void bench_init(struct bench *b, uint64_t term)
 	b->now_us = 1000000;
 	sim_disk_init(&b->disk);
 	bench_change(b, 1, 3);
+	EXPECT_OK(b->disk.disk.ops->set_term(&b->disk.disk, term));
+}
+
+void bench_standby(struct bench *b, uint64_t term)
+{
+	struct raft_buffer buf = configuration_of(2, RAFT_STANDBY);
+
+	memset(b, 0, sizeof(*b));
+	b->now_us = 1000000;
+	sim_disk_init(&b->disk);
+	disk_append(b, &(struct raft_disk_entry){
+			       .term = 1, .type = RAFT_CHANGE, .data = buf.base, .len = buf.len});
+	raft_free(buf.base);
 	EXPECT_OK(b->disk.disk.ops->set_term(&b->disk.disk, term));
 }
 

@@ -24,6 +24,7 @@ struct bench {
 
 /* Before the start: what is on its disk. Node 1 of three voters, whose configuration is entry 1. */
 void bench_init(struct bench *b, uint64_t term);
+void bench_standby(struct bench *b, uint64_t term); /* node 1 is standby, of voter 2 */
 void bench_entry(struct bench *b, uint64_t term, unsigned short type);
 void bench_change(struct bench *b, uint64_t term, unsigned members); /* voters 1 … members */
 void bench_snapshot(struct bench *b, uint64_t index, uint64_t term); /* in place of all so far */

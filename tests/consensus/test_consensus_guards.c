@@ -629,6 +629,47 @@ TEST(guard, x10_refused_pre_vote_tells_the_term)
 	}
 }
 
+static bool votes(struct bench *b, uint64_t term, bool pre_vote)
+{
+	bench_receive(b, 2,
+		      &(struct raft_message){.type = RAFT_IO_REQUEST_VOTE,
+					     .request_vote = {term, 2, 2, 2, false, pre_vote}});
+	return bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)->request_vote_result.vote_granted;
+}
+
+/* Node 2 has made us a voter in entry 2, which never came, and starts again. */
+TEST(guard, x11_who_is_no_voter_yet_votes)
+{
+	struct bench *b = &bench;
+
+	BOTH(GUARD_X11)
+	{
+		bench_standby(b, 2);
+		bench_boot(b);
+		bench_append(b, 2, 2, 1, 1, 1, 0, 0, 0); /* it leads */
+		EXPECT(!votes(b, 3, true));
+		bench_advance(b, 501);
+		EXPECT_EQ(votes(b, 3, true), !off);
+		EXPECT_EQ(b->c->raft.current_term, 2);
+		EXPECT_EQ(votes(b, 3, false), !off);
+		EXPECT_EQ(b->disk.image.vote, off ? 0 : 2);
+		EXPECT(b->c->raft.configuration.servers[0].role == RAFT_STANDBY);
+		/* One vote in a term, as ever. */
+		if (!off)
+			bench_receive(b, 3,
+				      &(struct raft_message){.type = RAFT_IO_REQUEST_VOTE,
+							     .request_vote = {3, 3, 9, 9}});
+		EXPECT(!bench_last(b, RAFT_IO_REQUEST_VOTE_RESULT)
+				->request_vote_result.vote_granted || off);
+		EXPECT(!b->fatal);
+		bench_advance(b, 2000); /* and it does not stand itself */
+		EXPECT_EQ(b->c->raft.state, RAFT_FOLLOWER);
+		bench_append(b, 2, 4, 1, 1, 1, 0, 0, 0);
+		EXPECT_EQ(b->c->raft.follower_state.current_leader.id, 2);
+		bench_fini(b);
+	}
+}
+
 /* Several appends are under way when the node is closed. */
 static void close_while_writing(void)
 {
