@@ -21,6 +21,7 @@ double sim_wall_s(void)
 
 #define WORKERS_MAX     16u
 #define HISTORY_LIMIT_S 60 /* of CPU time: a history takes a fraction of a second */
+#define SHIFT		100u /* histories of one worker: what a history leaves in memory goes with its process */
 struct worker {
 	pid_t pid;
 	int fd;
@@ -109,6 +110,12 @@ static void worker_start(struct worker *w, uint64_t from, uint64_t end, uint64_t
 	w->fd = fds[0];
 }
 
+static void shift_start(struct worker *w, uint64_t from, uint64_t end, uint64_t step, double until_s,
+			const struct batch *b)
+{
+	worker_start(w, from, MIN(end, from + SHIFT * step), step, until_s, b);
+}
+
 static void tell(uint64_t seed, const char *text)
 {
 	failures++;
@@ -134,13 +141,17 @@ static bool worker_hear(struct worker *w, uint64_t end, uint64_t step, double un
 	}
 	close(w->fd);
 	waitpid(w->pid, &status, 0);
-	if (WIFEXITED(status) && !WEXITSTATUS(status))
-		return false;
+	if (WIFEXITED(status) && !WEXITSTATUS(status)) {
+		if (w->next >= end || (until_s && sim_wall_s() >= until_s))
+			return false;
+		shift_start(w, w->next, end, step, until_s, b);
+		return true;
+	}
 	snprintf(text, sizeof(text), "the simulator died of signal %d",
 		 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 	histories++;
 	tell(seed_at(b, w->next), text);
-	worker_start(w, w->next + step, end, step, until_s, b);
+	shift_start(w, w->next + step, end, step, until_s, b);
 	return true;
 }
 
@@ -153,7 +164,7 @@ int sim_batch(const struct batch *b)
 	uint64_t end = b->known_count + b->count;
 
 	for (unsigned i = 0; i < jobs; i++) {
-		worker_start(&w[i], i, end, jobs, until, b);
+		shift_start(&w[i], i, end, jobs, until, b);
 		fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
 	}
 	while (alive) {
