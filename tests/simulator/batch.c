@@ -21,7 +21,7 @@ double sim_wall_s(void)
 
 #define WORKERS_MAX     16u
 #define HISTORY_LIMIT_S 60 /* of CPU time: a history takes a fraction of a second */
-#define SHIFT		100u /* histories of one worker: what a history leaves in memory goes with its process */
+#define SHIFT		100u /* histories of one worker: their memory goes with its process */
 struct worker {
 	pid_t pid;
 	int fd;
