@@ -36,6 +36,7 @@ static const char *const kind_name[] = {
 	[CMD_RENEW] = "renew",
 	[CMD_FENCE] = "fence",
 	[CMD_MAINTENANCE] = "maintenance",
+	[CMD_NODE_REMOVE] = "node-remove",
 };
 
 const char *command_kind_name(uint16_t kind)
@@ -231,6 +232,11 @@ void command_encode(const struct command *c, struct writer *w)
 	case CMD_JOB:
 		write_job(&c->job, w);
 		break;
+	case CMD_NODE_REMOVE:
+		write_u16(w, c->node_remove.node);
+		write_u32(w, c->node_remove.incarnation);
+		write_u8(w, c->node_remove.flags);
+		break;
 	}
 	while ((w->len - start) % 8 && !w->bad)
 		write_u8(w, 0);
@@ -417,6 +423,11 @@ static void read_fields(struct reader *r, struct command *c, void **arena)
 	case CMD_JOB:
 		read_job(r, &c->job);
 		break;
+	case CMD_NODE_REMOVE:
+		c->node_remove.node = read_u16(r);
+		c->node_remove.incarnation = read_u32(r);
+		c->node_remove.flags = read_u8(r);
+		break;
 	}
 }
 
@@ -460,7 +471,7 @@ void command_stamp(void *cmd, size_t len, uint64_t time_ms)
 	uint16_t kind = len >= 12 ? get_le16(cmd) : 0;
 
 	if (kind == CMD_ATTACH || kind == CMD_RENEW || kind == CMD_FENCE ||
-	    kind == CMD_VOLUME_DELETE || kind == CMD_MAINTENANCE)
+	    kind == CMD_VOLUME_DELETE || kind == CMD_MAINTENANCE || kind == CMD_NODE_REMOVE)
 		put_le64((uint8_t *)cmd + 4, time_ms);
 }
 

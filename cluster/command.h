@@ -30,6 +30,7 @@ enum command_kind {
 	CMD_RENEW = 20, /* a gateway's attachments go on; one answer each */
 	CMD_FENCE = 21, /* an operator takes a volume's attachments away */
 	CMD_MAINTENANCE = 22, /* a node's maintenance lease: start, extend, end */
+	CMD_NODE_REMOVE = 23, /* a node leaves for good, with its groups */
 };
 
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
@@ -68,6 +69,7 @@ enum job_kind {
 	JOB_REBUILD = 1,   /* copies for those of a node that stays away, or of a group that failed */
 	JOB_EVACUATE = 2,  /* nothing stays on a node or a group, and nothing new comes there */
 	JOB_REBALANCE = 3, /* replicas follow capacity */
+	JOB_REMOVE = 4,	   /* a node is emptied, gives up its vote, and leaves; done when it has left */
 };
 enum job_op { JOB_START = 1, JOB_PAUSE = 2, JOB_RESUME = 3, JOB_CANCEL = 4, JOB_FINISH = 5 };
 struct job_change {
@@ -82,6 +84,11 @@ enum maintenance_op { MAINTENANCE_START = 1, MAINTENANCE_EXTEND = 2, MAINTENANCE
 #define MAINTENANCE_TTL_MIN_S 1u
 #define MAINTENANCE_TTL_MAX_S (7u * 86400)
 
+enum node_remove_flags {
+	NODE_REMOVE_DEAD = 1,	     /* without it, and with what is on it */
+	NODE_REMOVE_ACCEPT_LOSS = 2, /* though some of that is nowhere else */
+};
+
 enum volume_set_mask {
 	VOLUME_SET_FLAGS = 1,
 	VOLUME_SET_MIN_IN_SYNC = 2,
@@ -91,8 +98,8 @@ enum volume_set_mask {
 struct command {
 	uint16_t kind;
 	/* Wall clock of the proposer: for people, never for the protocol. In commands about leases
-	 * (ATTACH, RENEW, FENCE, VOLUME_DELETE, MAINTENANCE) the leader's, so that one clock measures
-	 * them; it permits revoking, no more. */
+	 * (ATTACH, RENEW, FENCE, VOLUME_DELETE, MAINTENANCE, NODE_REMOVE) the leader's, so that one clock
+	 * measures them; it permits revoking, no more. */
 	uint64_t time_ms;
 	char actor[64];	  /* who asked, for the audit trail */
 	union {
@@ -131,6 +138,7 @@ struct command {
 		struct { uint32_t volume, newest; bool expired_only; char holder[128]; /* "": all */ } fence;
 		/* ttl_s counts from the stamp */
 		struct { uint16_t node; uint8_t op; uint32_t ttl_s; char reason[64]; } maintenance;
+		struct { uint16_t node; uint32_t incarnation; uint8_t flags; } node_remove;
 		struct { unsigned count; struct object_change *change; } object;
 		struct job_change job;
 		struct { char key[64], value[256]; } setting;
@@ -147,9 +155,9 @@ const char *command_kind_name(uint16_t kind);
 
 /* Results travel back to the proposer: i32 code (0 or a negative code), u64 id (volume, node, group,
  * attachment), u64 index, u32 number (attach epoch; attachments fenced; the incarnation known, of a
- * refused node start or regroup), str text (says what to do about a refusal), u16 count, then for
- * CMD_OBJECT one i8 per change (0 done, else enum object_refusal), for CMD_RENEW one per attachment
- * (0 goes on, 1 it is gone). */
+ * refused node start or regroup; objects that a removed node takes with it), str text (says what to do
+ * about a refusal), u16 count, then for CMD_OBJECT one i8 per change (0 done, else enum
+ * object_refusal), for CMD_RENEW one per attachment (0 goes on, 1 it is gone). */
 enum object_refusal {
 	OBJ_DONE = 0,
 	OBJ_CONFLICT = 1, /* another epoch */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The leader's duties, one step at a time. Every node of the map follows the log as a standby, and some
- * of them vote (voters.h). Membership changes run one at a time (raft rule 12), and nobody is given
- * anything who is not connected: a node that cannot catch up would hold the change. */
+/* The leader's duties, one step at a time. Every node of the map follows the log as a standby, and
+ * some of them vote (voters.h). Membership changes run one at a time (raft rule 12), and nobody is
+ * given anything who is not connected: a node that cannot catch up would hold the change. */
 #include "cluster/control_impl.h"
 
 #include "cluster/map_codec.h"
@@ -29,7 +29,8 @@ static void member_resume(struct wait *w, int rc)
 	control_arm(c);
 }
 
-static void voters_node_fill(const struct control *c, const struct map_node *n, struct voters_node *out)
+static void voters_node_fill(const struct control *c, const struct map_node *n,
+			     struct voters_node *out)
 {
 	static const enum voters_role role[] = {[CONSENSUS_NO_MEMBER] = VOTERS_NONE,
 						[CONSENSUS_SPARE] = VOTERS_NONE,
@@ -42,7 +43,8 @@ static void voters_node_fill(const struct control *c, const struct map_node *n, 
 				    .fault_set = map_fault_set(n),
 				    .role = role[consensus_member(c->consensus, n->id)],
 				    .removed = n->state == NODE_REMOVED || n->state == NODE_DEAD,
-				    .may_vote = n->roles & ROLE_VOTER,
+				    .may_vote = (n->roles & ROLE_VOTER) &&
+						!control_node_leaves(c, n->id),
 				    .stores = n->roles & ROLE_STORAGE,
 				    .up = contact.up,
 				    .away = contact.away};
@@ -96,7 +98,8 @@ static void voters_step(struct control *c)
 	c->member_wait.resume = member_resume;
 	c->member_busy = true;
 	if (member_change(c, s) == PENDING)
-		log_info("control", "membership of Raft", "node=%u step=\"%s\"", s.node, what[s.op]);
+		log_info("control", "membership of Raft", "node=%u step=\"%s\"", s.node,
+			 what[s.op]);
 	else
 		c->member_busy = false; /* refused or not possible now: the next look tries again */
 }
@@ -119,4 +122,6 @@ void control_duty(struct control *c)
 		return;
 	c->duty_us = now + CONTROL_DUTY_US;
 	voters_step(c);
+	if (!c->member_busy)
+		control_remove(c);
 }

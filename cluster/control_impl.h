@@ -106,7 +106,7 @@ struct control {
 	struct wait member_wait;
 	bool member_busy;
 	uint16_t member_node, avoid_node; /* avoid: did not catch up */
-	uint64_t avoid_us, duty_us;
+	uint64_t avoid_us, duty_us, removed_us; /* removed: when one was last proposed */
 
 	/* Where replicas should be (control_relocate.c). */
 	uint64_t started_us, leader_since_us, plan_us, planned_us;
@@ -152,6 +152,10 @@ uint64_t control_wall_ms(void);
 
 /* control_duty.c */
 void control_duty(struct control *c);
+
+/* control_remove.c */
+bool control_node_leaves(const struct control *c, uint16_t node); /* but for its vote it could go now */
+void control_remove(struct control *c);
 
 /* control_relocate.c */
 void control_relocate(struct control *c);

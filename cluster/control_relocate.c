@@ -99,8 +99,8 @@ static bool finish_job(struct control *c, const struct state_job *j, const struc
 {
 	struct job_change ch = {.op = JOB_FINISH, .id = j->id};
 
-	if (j->state != JOB_RUNNING || r->left)
-		return false;
+	if (j->state != JOB_RUNNING || r->left || j->kind == JOB_REMOVE)
+		return false; /* a removal ends with its node */
 	if (r->stranded)
 		snprintf(ch.note, sizeof(ch.note),
 			 "done, but for %u objects without a copy in reach", r->stranded);

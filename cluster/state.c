@@ -353,6 +353,8 @@ static int dispatch(struct state *s, const struct command *c, struct command_res
 		return state_maintenance(s, c, out);
 	case CMD_JOB:
 		return state_job_change(s, c, out);
+	case CMD_NODE_REMOVE:
+		return state_node_remove(s, c, out);
 	}
 	return -ERR_VERSION;
 }

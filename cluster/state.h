@@ -63,8 +63,12 @@ static inline bool job_live(const struct state_job *j)
 {
 	return j->state == JOB_RUNNING || j->state == JOB_PAUSED;
 }
-/* The target is to be empty: an evacuation, which holds when it is done too, until the target is removed
- * or the job cancelled. */
+/* Objects with a replica on the node, whatever the state of its groups. */
+uint32_t state_node_objects(const struct state *s, uint16_t node);
+/* Nothing is on the node and nobody is attached through it; false: why, as the end of a sentence. */
+bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200]);
+/* The target is to be empty: a node's removal under way; an evacuation, which holds when it is done too,
+ * until the target is removed or the job cancelled. */
 bool state_job_empties(const struct state_job *j, const struct map_group *g);
 const char *job_kind_name(uint8_t kind);
 const char *job_state_name(uint8_t state);

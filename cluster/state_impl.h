@@ -67,6 +67,7 @@ int state_cluster_init(struct state *s, const struct command *c, struct command_
 int state_node_add(struct state *s, const struct command *c, struct command_result *out);
 int state_node_start(struct state *s, const struct command *c, struct command_result *out);
 int state_node_state(struct state *s, const struct command *c, struct command_result *out);
+int state_node_remove(struct state *s, const struct command *c, struct command_result *out);
 int state_maintenance(struct state *s, const struct command *c, struct command_result *out);
 int state_group_add(struct state *s, const struct command *c, struct command_result *out);
 int state_group_state(struct state *s, const struct command *c, struct command_result *out);
@@ -78,6 +79,11 @@ int state_volume_set(struct state *s, const struct command *c, struct command_re
 int state_attach(struct state *s, const struct command *c, struct command_result *out);
 int state_renew(struct state *s, const struct command *c, struct command_result *out);
 int state_fence(struct state *s, const struct command *c, struct command_result *out);
+/* Revokes the attachments that this node's gateway holds. */
+void state_attachments_of_node_end(struct state *s, uint16_t node);
+/* Its removal is done. */
+void state_jobs_of_node_end(struct state *s, uint16_t node);
+bool state_epoch_full(const struct map_object *o);
 /* The part of the settings that shards need, into the map. True: it changed. */
 bool state_limits_update(struct state *s);
 void state_limits_changed(struct state *s);

@@ -8,7 +8,7 @@
 
 const char *job_kind_name(uint8_t kind)
 {
-	static const char *const name[] = {"?", "rebuild", "evacuate", "rebalance"};
+	static const char *const name[] = {"?", "rebuild", "evacuate", "rebalance", "remove"};
 
 	return kind < ARRAY_LEN(name) ? name[kind] : name[0];
 }
@@ -46,7 +46,10 @@ static bool targets_group(const struct state_job *j, const struct map_group *g)
 
 bool state_job_empties(const struct state_job *j, const struct map_group *g)
 {
-	return j->kind == JOB_EVACUATE && j->state != JOB_CANCELLED && targets_group(j, g);
+	bool wanted = j->kind == JOB_EVACUATE ? j->state != JOB_CANCELLED
+					      : j->kind == JOB_REMOVE && job_live(j);
+
+	return wanted && targets_group(j, g);
 }
 
 /* An evacuation that is done keeps its target empty: it is over when the target is removed. */
@@ -120,12 +123,13 @@ static int target_check(const struct state *s, const struct job_change *ch, stru
 	struct map_group *g = map_group(&s->map, ch->group);
 	struct map_node *n = map_node(&s->map, ch->node);
 
-	if (ch->kind < JOB_REBUILD || ch->kind > JOB_REBALANCE || (ch->node && ch->group) ||
-	    (ch->kind == JOB_REBALANCE) != (!ch->node && !ch->group))
+	if (ch->kind < JOB_REBUILD || ch->kind > JOB_REMOVE || (ch->node && ch->group) ||
+	    (ch->kind == JOB_REBALANCE) != (!ch->node && !ch->group) ||
+	    (ch->kind == JOB_REMOVE && !ch->node))
 		return state_refuse(
 			out, -ERR_INVALID,
-			"a rebuild and an evacuation need one node or one disk group, a "
-			"rebalance neither");
+			"a rebuild and an evacuation need one node or one disk group, a removal a node, a "
+			"rebalance nothing");
 	if ((ch->group && (!g || g->state == GROUP_REMOVED)) ||
 	    (ch->node && (!n || n->state == NODE_REMOVED)))
 		return state_refuse(out, -ERR_NOT_FOUND, "there is no %s %u",
@@ -180,6 +184,22 @@ static int job_start(struct state *s, const struct job_change *ch, struct comman
 	return 0;
 }
 
+void state_jobs_of_node_end(struct state *s, uint16_t node)
+{
+	char text[96];
+
+	for (unsigned i = 0; i < s->job_count; i++) {
+		struct state_job *j = &s->job[i];
+
+		if (j->kind != JOB_REMOVE || j->node != node || !job_live(j))
+			continue;
+		j->state = JOB_DONE;
+		j->changed_ms = s->time_ms;
+		snprintf(j->note, sizeof(j->note), "done");
+		state_event_add(s, 0, "JOB_DONE", "job %u: %s is finished", j->id, target_text(s, j, text));
+	}
+}
+
 int state_job_change(struct state *s, const struct command *c, struct command_result *out)
 {
 	static const struct {
@@ -209,6 +229,9 @@ int state_job_change(struct state *s, const struct command *c, struct command_re
 	out->id = j->id;
 	if (j->state == step[ch->op].to)
 		return 0; /* the same again */
+	if (j->kind == JOB_REMOVE && ch->op == JOB_FINISH)
+		return state_refuse(out, -ERR_REFUSED,
+				    "job %u ends when its node has left, and not before", j->id);
 	if (j->state != step[ch->op].from[0] && j->state != step[ch->op].from[1] &&
 	    !(ch->op == JOB_CANCEL && holds(s, j)))
 		return state_refuse(out, -ERR_REFUSED, "job %u is %s and cannot be %s", j->id,

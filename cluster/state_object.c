@@ -6,7 +6,7 @@
 #include "cluster/state_impl.h"
 #include "node/base/rules.h"
 
-static bool epoch_full(const struct map_object *o)
+bool state_epoch_full(const struct map_object *o)
 {
 	return (o->epoch & EPOCH_COUNTER_MAX) == EPOCH_COUNTER_MAX;
 }
@@ -193,7 +193,7 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 		return OBJ_NO_OBJECT;
 	if (o->epoch != ch->epoch)
 		return OBJ_CONFLICT;
-	if (epoch_full(o))
+	if (state_epoch_full(o))
 		return OBJ_EPOCH_LIMIT;
 	epoch = o->epoch + 1;
 	switch (ch->op) {
@@ -340,7 +340,7 @@ int state_regroup(struct state *s, const struct command *c, struct command_resul
 		struct map_volume *v = container_of(h, struct map_volume, by_id);
 
 		for (uint32_t i = 0; i < v->objects; i++)
-			if (has_group(&v->object[i], g) && epoch_full(&v->object[i]))
+			if (has_group(&v->object[i], g) && state_epoch_full(&v->object[i]))
 				return state_refuse(out, -ERR_LIMIT,
 						    "an object of volume %s used all its epochs: "
 						    "copy the volume to a new one",

@@ -408,6 +408,7 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 {
 	struct map_volume *v = map_volume(&s->map, c->attach.volume);
 	const struct map_attachment *other;
+	const struct map_node *n;
 	struct map_attachment **a;
 	unsigned giving_way = 0;
 	size_t count;
@@ -420,6 +421,9 @@ int state_attach(struct state *s, const struct command *c, struct command_result
 	    !c->attach.holder[0])
 		return state_refuse(out, -ERR_INVALID,
 				    "volume %s: an attachment needs a holder and a mode", v->name);
+	n = map_holder_node(&s->map, c->attach.holder);
+	if (n && n->state == NODE_REMOVED)
+		return state_refuse(out, -ERR_FOREIGN, "node %s was removed: it may attach nothing", n->name);
 	if (s->map.next_attachment == UINT32_MAX || v->attach_epoch == UINT32_MAX)
 		return state_refuse(out, -ERR_LIMIT, "volume %s: all attachment numbers were used",
 				    v->name);
@@ -503,6 +507,21 @@ int state_fence(struct state *s, const struct command *c, struct command_result 
 		snprintf(out->text, sizeof(out->text), "volume %s was not attached%s%.130s", v->name,
 			 c->fence.holder[0] ? " by " : "", c->fence.holder);
 	return 0;
+}
+
+void state_attachments_of_node_end(struct state *s, uint16_t node)
+{
+	size_t count;
+	struct map_attachment **a = map_attachments_sorted(&s->map, &count);
+
+	for (size_t i = 0; i < count; i++) {
+		const struct map_node *n = a[i]->revoked ? NULL : map_holder_node(&s->map, a[i]->holder);
+
+		if (n && n->id == node)
+			revoke(s, a[i]);
+	}
+	free(a);
+	revoked_prune(s);
 }
 
 int state_detach(struct state *s, const struct command *c, struct command_result *out)

@@ -34,8 +34,8 @@ static bool new_fault_set(const struct voters_input *in, const struct voters_nod
 /* Larger is better; the lower number decides between equals. */
 static unsigned rank(const struct voters_input *in, const struct voters_node *n)
 {
-	return (n->id == in->self ? 16u : 0) | (n->away ? 0 : 8u) | (new_fault_set(in, n) ? 4u : 0) |
-	       (votes(n) ? 2u : 0) | (n->up ? 1u : 0);
+	return (n->id == in->self ? 16u : 0) | (n->away ? 0 : 8u) |
+	       (new_fault_set(in, n) ? 4u : 0) | (votes(n) ? 2u : 0) | (n->up ? 1u : 0);
 }
 
 static void choose(struct voters_input *in)
@@ -129,7 +129,8 @@ struct voters_step voters_plan(struct voters_input *in)
 		const struct voters_node *n = &in->nodes[i];
 
 		if (n->wanted && !votes(n))
-			return step(n->role == VOTERS_STANDBY ? VOTERS_PROMOTE : VOTERS_ADD_STANDBY, n);
+			return step(n->role == VOTERS_STANDBY ? VOTERS_PROMOTE : VOTERS_ADD_STANDBY,
+				    n);
 	}
 	for (unsigned i = 0; i < in->count; i++) {
 		const struct voters_node *n = &in->nodes[i];

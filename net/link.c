@@ -99,16 +99,19 @@ static void greet_end(struct link *k, int reason, const struct wire_refusal *ref
 	attempt_failed(k, reason, refusal);
 }
 
-/* The certificate must be that of the node that the WELCOME names, and the one we were told to expect. */
+/* The certificate is the one that we were told to expect. */
+static bool peer_is_expected(const struct link *k)
+{
+	return !k->tls || !k->tls_name || !strcmp(conn_peer_name(k->conn), k->tls_name);
+}
+
+/* And that of the node that the WELCOME names. */
 static bool peer_is_genuine(const struct link *k, const struct wire_hello *peer)
 {
-	const char *name = conn_peer_name(k->conn);
 	char node[8 + UUID_TEXT] = "node:";
 
-	if (!k->tls)
-		return true;
 	uuid_format(&peer->self, node + 5);
-	return !strcmp(name, node) && (!k->tls_name || !strcmp(name, k->tls_name));
+	return !k->tls || (!strcmp(conn_peer_name(k->conn), node) && peer_is_expected(k));
 }
 
 static void greet_welcome(struct link *k, const struct wire_hello *peer)
@@ -153,6 +156,8 @@ static void greet_on_frame(struct conn *c, const struct frame *f)
 
 	if (f->opcode == OP_WELCOME && !wire_hello_decode(&r, &peer))
 		greet_welcome(k, &peer);
+	else if (f->opcode == OP_REFUSE && !peer_is_expected(k))
+		greet_end(k, -ERR_AUTH, NULL); /* whoever it is, it has no say */
 	else if (f->opcode == OP_REFUSE && !wire_refusal_decode(&r, &refusal))
 		greet_end(k, -ERR_REFUSED, &refusal);
 	else

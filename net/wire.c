@@ -153,7 +153,7 @@ const char *wire_refuse_name(uint16_t reason)
 		[REFUSE_VERSION] = "version",	  [REFUSE_CLUSTER] = "cluster",
 		[REFUSE_IDENTITY] = "identity",	  [REFUSE_INCARNATION] = "incarnation",
 		[REFUSE_STREAM] = "stream",	  [REFUSE_LIMIT] = "limit",
-		[REFUSE_NOT_READY] = "not-ready",
+		[REFUSE_NOT_READY] = "not-ready", [REFUSE_REMOVED] = "removed",
 	};
 
 	return reason < ARRAY_LEN(names) && names[reason] ? names[reason] : "unknown";

@@ -115,6 +115,7 @@ enum refuse_reason {
 	REFUSE_STREAM = 5,
 	REFUSE_LIMIT = 6,
 	REFUSE_NOT_READY = 7,
+	REFUSE_REMOVED = 8, /* you were removed from the cluster: do not come back */
 };
 struct wire_refusal {
 	uint16_t reason;

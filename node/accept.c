@@ -24,6 +24,11 @@ static bool accept_node(struct node *n, const struct wire_hello *peer, struct wi
 	struct uuid uuid;
 	uint32_t incarnation;
 
+	char name[UUID_TEXT + 8] = "node:";
+
+	uuid_format(&peer->self, name + 5);
+	if (peers_removed(n, name))
+		return refuse(f, REFUSE_REMOVED, 0, "your node was removed from the cluster");
 	if (peer->node == n->identity.number)
 		return refuse(f, REFUSE_IDENTITY, n->identity.incarnation,
 			      "this is your own node number");
@@ -50,6 +55,8 @@ bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name
 		return refuse(f, REFUSE_NOT_READY, 0, "this node is stopping");
 	if ((peer->kind == HELLO_CONTROL || peer->kind == HELLO_DATA) && !accept_node(n, peer, f))
 		return false;
+	if (tls_name && peers_removed(n, tls_name)) /* its front ends would come as clients */
+		return refuse(f, REFUSE_REMOVED, 0, "your node was removed from the cluster");
 	if (is_data) {
 		if (!n->shards_running)
 			return refuse(f, REFUSE_NOT_READY, 0, "this node is starting");

@@ -58,6 +58,7 @@ static const struct route routes[] = {
 	{"GET", "/v1/can-stop/*", RIGHT_READ, false, admin_can_stop},
 	{"GET", "/v1/can-lose/*", RIGHT_READ, false, admin_can_lose},
 	{"POST", "/v1/nodes/*/maintenance", RIGHT_ADMIN, false, admin_node_maintenance},
+	{"POST", "/v1/nodes/*/remove", RIGHT_ADMIN, false, admin_node_remove},
 	{"GET", "/v1/settings", RIGHT_READ, false, admin_get_settings},
 	{"PUT", "/v1/settings/*", RIGHT_ADMIN, false, admin_put_setting},
 };
@@ -380,6 +381,13 @@ static void dispatch(struct areq *q)
 							   : "");
 			return;
 		}
+		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->removed) {
+			admin_fail(q, -ERR_UNCLAIMED,
+				   "this node was removed from cluster %s; to use it again: stop ashlard, "
+				   "empty %s, start it and join",
+				   q->admin->cfg.identity->cluster_name, q->admin->cfg.config->state_dir);
+			return;
+		}
 		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->number) {
 			admin_fail(q, -ERR_RETRY,
 				   "ashlard is still starting; try again in a moment");
@@ -432,14 +440,23 @@ static void start(struct areq *q, const char *body, size_t len)
 	dispatch(q);
 }
 
-static enum admin_who who_is(const struct http_request *r)
+/* The certificate of a node is good for as long as it is one of us. */
+static bool is_member(const struct admin *a, const char *identity)
+{
+	const struct map *m = admin_map(a);
+	const struct map_node *n = m ? map_holder_node(m, identity) : NULL;
+
+	return n && (n->state == NODE_ACTIVE || n->state == NODE_JOINING);
+}
+
+static enum admin_who who_is(const struct admin *a, const struct http_request *r)
 {
 	if (r->local)
 		return WHO_ROOT;
 	if (!strncmp(r->identity, "operator:", 9))
 		return WHO_OPERATOR;
 	if (!strncmp(r->identity, "node:", 5))
-		return WHO_NODE;
+		return is_member(a, r->identity) ? WHO_NODE : WHO_NOBODY;
 	if (!strncmp(r->identity, "client:", 7))
 		return WHO_CLIENT;
 	return WHO_NOBODY;
@@ -450,7 +467,7 @@ static void on_http(void *ctx, struct http_request *r)
 	struct areq *q = request_new(ctx, r->method, r->path, r->query);
 
 	q->http = r;
-	q->who = who_is(r);
+	q->who = who_is(ctx, r);
 	snprintf(q->actor, sizeof(q->actor), "%.63s",
 		 r->local         ? "root"
 		 : r->identity[0] ? r->identity

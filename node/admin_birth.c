@@ -166,7 +166,12 @@ static void reply_json(struct birth_op *op, struct json *j)
 /* Only an unclaimed node, and one birth at a time. */
 static bool may_be_born(struct areq *q, const char *what)
 {
-	if (q->admin->ops || q->admin->cfg.identity->number)
+	if (q->admin->cfg.identity->removed)
+		admin_fail(q, -ERR_CLAIMED,
+			   "%s: this node was removed from cluster %s; stop ashlard, empty %s and "
+			   "start again",
+			   what, q->admin->cfg.identity->cluster_name, q->admin->cfg.config->state_dir);
+	else if (q->admin->ops || q->admin->cfg.identity->number)
 		admin_fail(q, -ERR_CLAIMED,
 			   "%s: this node is node %u of cluster %s already; to move it to another, "
 			   "stop ashlard, empty %s and start again",

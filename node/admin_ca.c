@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The private key of the cluster's CA lives on the voters. The first three get it when they join; a voter
- * that takes the place of another fetches it here, or after enough replacements nobody could join any more.
+/* The private key of the cluster's CA lives on the voters. The first three get it when they join; a
+ * voter that takes the place of another fetches it here, or after enough replacements nobody could
+ * join any more.
  *
- * It is given only over a control connection, whose other end has proved to be a node of the cluster. It
- * must never be an answer over HTTP, nor in a log. */
+ * It is given only over a control connection, whose other end has proved to be a node of the
+ * cluster. It must never be an answer over HTTP, nor in a log. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ void admin_get_ca_key(struct areq *q)
 	int rc;
 
 	if (q->http || q->who != WHO_NODE) {
-		admin_fail(q, -ERR_REFUSED, "the CA key is given to other nodes of the cluster only");
+		admin_fail(q, -ERR_REFUSED,
+			   "the CA key is given to other nodes of the cluster only");
 		return;
 	}
 	birth_paths(q->admin->cfg.config->state_dir, &p);
@@ -72,7 +74,8 @@ static void on_asked(struct wait *w, int rc)
 	struct admin *a = f->admin;
 
 	for (unsigned i = 0; i < f->ask->count && !f->pem; i++) {
-		const char *pem = f->ask->one[i].json ? json_str(f->ask->one[i].json, "ca_key") : NULL;
+		const char *pem =
+			f->ask->one[i].json ? json_str(f->ask->one[i].json, "ca_key") : NULL;
 
 		f->pem = pem ? xstrdup(pem) : NULL;
 	}

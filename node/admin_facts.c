@@ -54,7 +54,7 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 		struct ask_one *o = &k->one[k->count];
 		int rc;
 
-		if (n->id == a->cfg.identity->number || k->count >= NODES_MAX ||
+		if (n->id == a->cfg.identity->number || n->state == NODE_REMOVED || k->count >= NODES_MAX ||
 		    !a->ops->peer_connected(a->cluster, n->id))
 			continue;
 		k->count++;
@@ -109,6 +109,21 @@ static void put_fact(struct admin *a, uint16_t node, struct json *json)
 	f->wall_ms = wall_ms();
 }
 
+/* The last words of a node that was removed are of no interest any more. */
+static void forget_removed(struct admin *a)
+{
+	const struct map *m = admin_map(a);
+
+	for (uint16_t id = 1; m && id <= NODES_MAX; id++) {
+		const struct map_node *n = a->facts[id].json ? map_node(m, id) : NULL;
+
+		if (!n || n->state != NODE_REMOVED)
+			continue;
+		json_free(a->facts[id].json);
+		a->facts[id] = (struct fact){0};
+	}
+}
+
 static void gather_finish(struct gather *g)
 {
 	struct admin *a = g->admin;
@@ -121,6 +136,7 @@ static void gather_finish(struct gather *g)
 	}
 	ask_all_free(g->ask);
 	free(g);
+	forget_removed(a);
 	a->gather = NULL;
 	a->facts_us = loop_mono_us(a->cfg.loop);
 	list_init(&waiters);
@@ -523,12 +539,19 @@ struct health_input *facts_input(struct admin *a)
 	in->groups = fi->groups = xcalloc(m->groups.count + 1, sizeof(*fi->groups));
 	fi->links = xcalloc(HEALTH_LINKS_MAX, sizeof(*fi->links));
 	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
-		fi->nodes[in->node_count].id = container_of(h, struct map_node, by_id)->id;
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->state == NODE_REMOVED)
+			continue;
+		fi->nodes[in->node_count].id = n->id;
 		health_node_facts(a, &fi->nodes[in->node_count++]);
 	}
-	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
-		health_group_facts(a, container_of(h, struct map_group, by_id),
-				   &fi->groups[in->group_count++]);
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+
+		if (g->state != GROUP_REMOVED)
+			health_group_facts(a, g, &fi->groups[in->group_count++]);
+	}
 	health_link_facts(a, in, fi->links);
 	in->devices = fi->devices = health_devices(a, fi->groups, in->group_count, &in->device_count);
 	a->ops->status(a->cluster, &st);

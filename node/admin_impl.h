@@ -196,6 +196,10 @@ void admin_cancel_job(struct areq *q);
 void admin_can_stop(struct areq *q); /* admin_safety.c */
 void admin_can_lose(struct areq *q);
 void admin_node_maintenance(struct areq *q);
+struct safety_report;
+/* What the loss of a node would do. */
+void admin_evaluate(struct admin *a, uint16_t node, struct safety_report *out);
+void admin_node_remove(struct areq *q); /* admin_remove.c */
 void admin_get_ca(struct areq *q); /* admin_birth.c */
 void admin_get_ca_key(struct areq *q); /* admin_ca.c */
 void admin_ca_tick(struct admin *a); /* a voter without the CA key fetches it */

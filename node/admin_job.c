@@ -90,6 +90,12 @@ static uint64_t bytes_left(const struct admin *a, const struct relocate_plan *p,
 	return (r->left - MIN(r->filling, r->left)) * size + MIN(lack, r->filling * size);
 }
 
+/* What is emptied for good is not emptied before the rest. */
+static unsigned rank(uint8_t kind)
+{
+	return kind == JOB_REMOVE ? JOB_EVACUATE : kind;
+}
+
 /* Copies for missing ones come first; then what is to be emptied; then what is uneven. */
 uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p, uint8_t kind)
 {
@@ -98,7 +104,7 @@ uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p
 	uint64_t rate = admin_copy_rate(a), left = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		if (j[i].state == JOB_RUNNING && j[i].kind <= kind)
+		if (j[i].state == JOB_RUNNING && rank(j[i].kind) <= rank(kind))
 			left += bytes_left(a, p, i);
 	/* Next to nothing is a job that begins or ends, not a rate. */
 	return rate >= RATE_MIN && left ? left / rate + 1 : 0;
@@ -116,9 +122,25 @@ static void put_target(const struct map *m, const struct state_job *j, struct js
 		json_put_u64(out, "group", j->group);
 }
 
-static const char *waits_for(const struct state_job *j, const struct relocate_job *r,
-			     const struct relocate_plan *p)
+/* What a node that is empty waits for before it leaves. */
+static const char *leave_waits_for(const struct admin *a, const struct state_job *j, char why[200])
 {
+	struct consensus_status st = {0};
+
+	if (!state_node_may_leave(a->ops->state(a->cluster), j->node, wall_ms(), why))
+		return why;
+	a->ops->status(a->cluster, &st);
+	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(st.voter); i++)
+		if (st.voter[i] == j->node)
+			return "its vote to go to another node";
+	return NULL;
+}
+
+static const char *waits_for(const struct admin *a, const struct state_job *j, const struct relocate_job *r,
+			     const struct relocate_plan *p, char why[200])
+{
+	if (j->state == JOB_RUNNING && !r->left && j->kind == JOB_REMOVE)
+		return leave_waits_for(a, j, why); /* also what no plan moves: quarantine */
 	if (j->state != JOB_RUNNING || !r->left)
 		return NULL;
 	if (r->blocked && r->blocked + r->filling >= r->left)
@@ -136,7 +158,12 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 	const struct relocate_job *r = &p->job[index];
 	struct json *out = json_object_new();
 	uint64_t size = replica_bytes(a), now = wall_ms();
-	uint32_t left = j->state == JOB_DONE ? 0 : r->left, total = MAX(j->total, left);
+	/* Of a node that is away another job counts what is left. */
+	uint32_t there = j->kind == JOB_REMOVE && job_live(j)
+				 ? state_node_objects(a->ops->state(a->cluster), j->node)
+				 : 0;
+	uint32_t left = j->state == JOB_DONE ? 0 : MAX(r->left, there), total = MAX(j->total, left);
+	char why[200];
 	uint64_t lack = left ? bytes_left(a, p, index) : 0, all = MAX(total * size, lack);
 
 	json_put_u64(out, "id", j->id);
@@ -167,7 +194,7 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 		if (seconds)
 			json_put_u64(out, "seconds_left_estimate", seconds);
 	}
-	json_put_str(out, "waits_for", waits_for(j, r, p));
+	json_put_str(out, "waits_for", waits_for(a, j, r, p, why));
 	json_put_u64(out, "stuck_s", admin_job_stuck_s(a, j->id));
 	return out;
 }
@@ -189,7 +216,7 @@ void admin_jobs_look(struct admin *a, const struct relocate_plan *p)
 		for (unsigned k = 0; k < STATE_JOBS; k++)
 			if (a->jobs[k].id == j[i].id && a->jobs[k].mark == mark)
 				next[i].moved_us = a->jobs[k].moved_us;
-		if (j[i].state != JOB_RUNNING || !p->job[i].left)
+		if (j[i].state != JOB_RUNNING || (!p->job[i].left && j[i].kind != JOB_REMOVE))
 			next[i].moved_us = now;
 	}
 	memcpy(a->jobs, next, sizeof(next));
@@ -241,6 +268,8 @@ static int job_of_path(struct areq *q)
 	for (unsigned i = 0; !*end && i < count; i++)
 		if (jobs[i].id == id)
 			return (int)i;
+	if (admin_ask_leader(q)) /* it may be that young */
+		return -1;
 	admin_fail(q, -ERR_NOT_FOUND, "there is no job %.20s; `ashlar job list` shows all",
 		   q->param);
 	return -1;

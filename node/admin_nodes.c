@@ -113,7 +113,7 @@ static void nodes_ready(struct areq *q)
 	for (uint16_t id = 1; id != 0 && id < m->next_node; id++) {
 		const struct map_node *n = map_node(m, id);
 
-		if (n)
+		if (n && n->state != NODE_REMOVED)
 			json_add(list, node_to_json(a, m, n));
 	}
 	json_put(j, "nodes", list);

@@ -92,6 +92,14 @@ static void evaluate(struct admin *a, const struct targets *t, bool for_good, ui
 	facts_input_free(in);
 }
 
+void admin_evaluate(struct admin *a, uint16_t node, struct safety_report *out)
+{
+	struct targets t = {.nodes = {node}, .node_count = 1};
+	uint64_t rate;
+
+	evaluate(a, &t, true, &rate, out);
+}
+
 /* ---- The answer ---------------------------------------------------------------------------------
  */
 

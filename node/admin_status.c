@@ -164,7 +164,9 @@ static const char *admin_state(const struct admin *a)
 	const struct map_node *self = m ? map_node(m, a->cfg.identity->number) : NULL;
 
 	if (!m)
-		return a->cfg.identity->number ? "starting" : "unclaimed";
+		return a->cfg.identity->removed  ? "removed"
+		       : a->cfg.identity->number ? "starting"
+						 : "unclaimed";
 	return self && self->state == NODE_ACTIVE &&
 			       self->incarnation == a->cfg.identity->incarnation
 		       ? "serving"
@@ -175,7 +177,14 @@ static void put_unclaimed(struct admin *a, struct json *j)
 {
 	json_put_str(j, "state", admin_state(a));
 	json_put_str(j, "version", ASHLAR_VERSION);
-	if (!a->cfg.identity->number)
+	if (a->cfg.identity->removed) {
+		CLEANUP(free_ptr)
+		char *text = xasprintf("stop ashlard, empty %s, start it and let it join as a new node",
+				       a->cfg.config->state_dir);
+
+		json_put_str(j, "cluster", a->cfg.identity->cluster_name);
+		json_put_str(j, "remedy", text);
+	} else if (!a->cfg.identity->number)
 		json_put_str(
 			j, "remedy",
 			"ashlar cluster init makes a cluster of this node; ashlar node join TOKEN "
@@ -259,6 +268,18 @@ static void put_no_cluster(const struct admin *a, struct health_report *r)
 	bool unclaimed = !a->cfg.identity->number;
 	struct health_item *i = &r->item[r->count++];
 
+	if (a->cfg.identity->removed) {
+		r->overall = i->severity = HEALTH_WARNING;
+		i->count = 1;
+		snprintf(i->code, sizeof(i->code), "%s", "NODE_REMOVED");
+		snprintf(i->summary, sizeof(i->summary), "this node was removed from cluster %s",
+			 a->cfg.identity->cluster_name);
+		snprintf(i->risk, sizeof(i->risk), "%s", "none: it takes no part in the cluster any more");
+		snprintf(i->command, sizeof(i->command),
+			 "stop ashlard, empty %.120s, start it, then: ashlar node join TOKEN",
+			 a->cfg.config->state_dir);
+		return;
+	}
 	r->overall = i->severity = HEALTH_INFO;
 	i->count = 1;
 	snprintf(i->code, sizeof(i->code), "%s", unclaimed ? "NODE_UNCLAIMED" : "NODE_STARTING");

@@ -241,6 +241,7 @@ int identity_load(const char *state_dir, struct identity *out)
 	number = json_u64(j, "number", 0);
 	incarnation = json_u64(j, "incarnation", UINT64_MAX);
 	out->bootstrap = json_bool(j, "bootstrap", false);
+	out->removed = json_bool(j, "removed", false);
 	out->number = (uint16_t)number;
 	out->incarnation = (uint32_t)incarnation;
 	if (!cluster || uuid_parse(cluster, &out->cluster) < 0 || !node ||
@@ -274,6 +275,7 @@ int identity_save(const char *state_dir, const struct identity *id)
 	json_put_str(j, "name", id->name);
 	json_put_u64(j, "incarnation", id->incarnation);
 	json_put_bool(j, "bootstrap", id->bootstrap);
+	json_put_bool(j, "removed", id->removed);
 	return write_json(path, j, 0600);
 }
 

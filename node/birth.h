@@ -19,6 +19,7 @@ struct identity {
 	struct uuid cluster, node;
 	uint16_t number;
 	uint32_t incarnation; /* raised durably at each start, before anything is sent or written */
+	bool removed; /* the cluster has told it so: it never starts its part again */
 	bool bootstrap; /* node 1: began as a Raft of one; proposes CMD_CLUSTER_INIT to an empty state */
 	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
 };

@@ -104,6 +104,8 @@ static void on_link_down(struct link *k, int reason, const struct wire_refusal *
 
 	if (reason == -ECONNREFUSED)
 		ch->ops->refused(ch);
+	else if (refusal && ch->ops->turned_away)
+		ch->ops->turned_away(ch, refusal);
 }
 
 static const struct link_ops link_ops = {.up = on_link_up, .down = on_link_down};

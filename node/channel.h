@@ -13,6 +13,7 @@ struct channel_ops {
 	void (*down)(struct channel *ch, int reason); /* once per up */
 	void (*refused)(struct channel *ch);	      /* nobody listens at the peer's address */
 	void (*frame)(struct channel *ch, const struct frame *f);
+	void (*turned_away)(struct channel *ch, const struct wire_refusal *why); /* may be NULL */
 	/* Who may be at the other end, asked before up: false closes. */
 	bool (*check)(struct channel *ch, const struct wire_hello *peer);
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules about Raft: its majority, its voters, and the key of the cluster's CA, which the voters keep. */
+/* Rules about Raft: its majority, its voters, and the key of the cluster's CA, which the voters
+ * keep. */
 #include "node/health_impl.h"
 
 /* Raft talks on control connections. */
@@ -45,18 +46,20 @@ static void check_lost(struct ctx *c, unsigned majority)
 		i->severity = HEALTH_INFO;
 	say_cause(c, i);
 	if (!surprise)
-		SAY(i->summary, "%u of %u voters away in maintenance; votes stay where they are", i->count,
-		    c->in->voter_count);
+		SAY(i->summary, "%u of %u voters away in maintenance; votes stay where they are",
+		    i->count, c->in->voter_count);
 	else if (c->in->voter_taker)
-		SAY(i->summary, "%u of %u voters cannot be reached; %s takes over a vote after %u s",
-		    i->count, c->in->voter_count, node_name(c->in, c->in->voter_taker),
-		    c->in->voter_delay_s);
+		SAY(i->summary,
+		    "%u of %u voters cannot be reached; %s takes over a vote after %u s", i->count,
+		    c->in->voter_count, node_name(c->in, c->in->voter_taker), c->in->voter_delay_s);
 	else
-		SAY(i->summary, "%u of %u voters cannot be reached, and no other node could vote instead",
+		SAY(i->summary,
+		    "%u of %u voters cannot be reached, and no other node could vote instead",
 		    i->count, c->in->voter_count);
 	if (c->voters_up == majority)
-		SAY(i->risk, "one more lost voter stops all configuration changes: failovers, attaches, "
-			     "new volumes");
+		SAY(i->risk,
+		    "one more lost voter stops all configuration changes: failovers, attaches, "
+		    "new volumes");
 	else
 		SAY(i->risk, "%u more may be lost before configuration changes stop",
 		    c->voters_up - majority);
@@ -131,7 +134,8 @@ static void check_ca_key(struct ctx *c)
 	i = add_item(c, "CA_KEY_LOST", HEALTH_ERROR);
 	i->count = 1;
 	SAY(i->summary, "no node has the private key of the cluster's CA");
-	SAY(i->risk, "no data is at risk; no node can join, and no certificate can be issued or renewed");
+	SAY(i->risk,
+	    "no data is at risk; no node can join, and no certificate can be issued or renewed");
 	SAY(i->command, "put ca.key from a backup, mode 0600, into the state directory of a voter");
 }
 

@@ -74,6 +74,8 @@ struct node {
 	struct timer group_timer;           /* groups that wait; samples of their devices' times */
 	uint64_t group_sample_us;
 	struct list peers;                  /* struct channel, peers.c */
+	struct list knocks;                 /* removed.c */
+	struct timer knock_timer;
 	struct birth_peer hints[NODES_MAX]; /* peers.json */
 	unsigned hint_count;
 	uint64_t nonce;           /* of this process */
@@ -129,6 +131,15 @@ void peers_accepted(void *node, struct conn *c, const struct wire_hello *peer);
 void peers_client_accepted(void *node, struct conn *c, const struct wire_hello *peer);
 /* What the map, or peers.json, says of a node: 0, or -ERR_NOT_FOUND. */
 int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_t *incarnation);
+
+/* The name in a certificate is that of a node that was removed. */
+bool peers_removed(const struct node *n, const char *tls_name);
+
+/* removed.c: this node was removed from the cluster. Notes it in identity.json and ends the process. */
+_Noreturn void node_removed(struct node *n, const char *who);
+void node_removed_refuse(const struct node *n); /* at start: says what to do */
+void node_removed_check(struct node *n); /* after a delta: what the own state says */
+void node_knock_start(struct node *n);
 
 /* accept.c: who may connect, and to which loop. */
 bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name,

@@ -66,6 +66,7 @@ void node_delta(void *node, uint8_t *bytes, size_t len)
 		free(bytes);
 	}
 	if (n->control) { /* not while control_start replays */
+		node_removed_check(n);
 		peers_reconcile(n);
 		node_groups_reconcile(n);
 	}

@@ -213,6 +213,8 @@ static bool start_settled(struct node_start *st, int rc)
 		return true;
 	if (r->code == -ERR_STALE)
 		start_conflict(st, r->number);
+	else if (r->code == -ERR_FOREIGN)
+		node_removed(st->node, "the leader");
 	else
 		start_warn(st, "registration of this node", r->text);
 	return false;
@@ -275,7 +277,9 @@ static int start_begin(struct node *n, struct wait *owner)
 
 	if (rc < 0)
 		return rc;
+	node_removed_check(n);
 	peers_reconcile(n);
+	node_knock_start(n);
 	st = xcalloc(1, sizeof(*st));
 	*st = (struct node_start){.node = n, .wait.resume = start_resume, .owner = owner};
 	timer_init(&st->retry, n->loop, start_retry);

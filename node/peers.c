@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control connections: one per pair of nodes, on the control loop; and those of clients. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,14 @@ int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_
 	return 0;
 }
 
+bool peers_removed(const struct node *n, const char *tls_name)
+{
+	const struct map *m = node_map(n);
+	const struct map_node *p = m ? map_holder_node(m, tls_name) : NULL;
+
+	return p && (p->state == NODE_REMOVED || p->state == NODE_DEAD);
+}
+
 static bool peer_check(struct channel *ch, const struct wire_hello *peer)
 {
 	struct uuid uuid;
@@ -80,8 +89,22 @@ static void peer_frame(struct channel *ch, const struct frame *f)
 	control_frame(peer_owner(ch)->control, ch->peer, f);
 }
 
-static const struct channel_ops peer_ops = {peer_up, peer_down, peer_refused, peer_frame,
-					    peer_check};
+static void peer_turned_away(struct channel *ch, const struct wire_refusal *why)
+{
+	char who[96];
+
+	if (why->reason != REFUSE_REMOVED)
+		return;
+	snprintf(who, sizeof(who), "node %u at %s", ch->peer, ch->address);
+	node_removed(peer_owner(ch), who);
+}
+
+static const struct channel_ops peer_ops = {.up = peer_up,
+					    .down = peer_down,
+					    .refused = peer_refused,
+					    .frame = peer_frame,
+					    .turned_away = peer_turned_away,
+					    .check = peer_check};
 
 static struct channel *peer_find(struct node *n, uint16_t id)
 {

@@ -185,7 +185,9 @@ int node_run(struct config *config, const struct standalone *alone)
 	ac.identity = &n->identity;
 	n->admin = admin_create(&ac);
 	rc = identity_load(n->config.state_dir, &n->identity);
-	if (rc == 0) {
+	if (rc == 0 && n->identity.removed) {
+		node_removed_refuse(n);
+	} else if (rc == 0) {
 		rc = node_start_claimed(n);
 		if (rc < 0)
 			return 1;

@@ -54,8 +54,11 @@ static void stream_frame(struct channel *ch, const struct frame *f)
 	replicator_frame(stream_shard(ch)->replicator, ch->peer, ch->stream, f);
 }
 
-static const struct channel_ops stream_ops = {stream_up, stream_down, stream_refused, stream_frame,
-					      stream_check};
+static const struct channel_ops stream_ops = {.up = stream_up,
+					      .down = stream_down,
+					      .refused = stream_refused,
+					      .frame = stream_frame,
+					      .check = stream_check};
 
 static struct channel *stream_find(struct shard *s, uint16_t node, uint16_t stream)
 {

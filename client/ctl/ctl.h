@@ -74,6 +74,7 @@ char *ctl_escape(const char *name); /* for a path segment; malloc'ed */
 /* ---- Jobs (job.c) ---- */
 /* Body is taken over. Prints the job's number, or waits for its end. */
 int ctl_start_job(struct ctl *c, struct json *body, bool wait);
+int ctl_job(struct ctl *c, const char *path, struct json *body, bool wait); /* posted there */
 
 /* ---- Output (out.c) ---- */
 struct table {

@@ -302,9 +302,14 @@ static int job_wait(struct ctl *c, int argc, char **argv)
 
 int ctl_start_job(struct ctl *c, struct json *body, bool wait)
 {
+	return ctl_job(c, "/v1/jobs", body, wait);
+}
+
+int ctl_job(struct ctl *c, const char *path, struct json *body, bool wait)
+{
 	struct json *j;
 	uint64_t id;
-	int rc = ctl_call(c, "POST", "/v1/jobs", body, &j);
+	int rc = ctl_call(c, "POST", path, body, &j);
 
 	if (rc != CTL_OK)
 		return rc;
@@ -371,7 +376,8 @@ const struct verb job_verbs[] = {
 	 "Ends a job: of an evacuation or rebalance, unfinished copies go; the target of an "
 	 "evacuation "
 	 "takes\n"
-	 "replicas again, also when it was done. A cancelled rebuild starts again at the node's "
+	 "replicas again, also when it was done; so does a node that was to be removed. A cancelled\n"
+	 "rebuild starts again at the node's "
 	 "next "
 	 "absence.\n\n"
 	 "Example: ashlar job cancel 3",

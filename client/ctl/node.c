@@ -297,6 +297,76 @@ static int node_evacuate(struct ctl *c, int argc, char **argv)
 	return ctl_start_job(c, body, wait);
 }
 
+/* ---- Removal -----------------------------------------------------------------------------------
+ */
+
+static int print_dry(struct ctl *c, struct json *j)
+{
+	bool ok = json_bool(j, "ok", false);
+	const char *error = str_or(j, "error", "REFUSED");
+	char a[24], b[24];
+
+	if (c->json) {
+		print_json(j);
+	} else {
+		printf("%s: %s\n  %" PRIu64 " objects have a replica there\n", ok ? "yes" : "NO",
+		       str_or(j, "why", "?"), json_u64(j, "objects", 0));
+		if (json_bool(j, "bytes_known", false))
+			printf("  %s to copy, %s free afterwards\n",
+			       bytes_text(json_u64(j, "copy_bytes", 0), a),
+			       bytes_text(json_u64(j, "free_after_bytes", 0), b));
+	}
+	return ok ? CTL_OK : ctl_exit_of(error, 0);
+}
+
+/* The daemon that we ask ends with its node: nobody would tell us how the job went. */
+static int not_itself(struct ctl *c, const char *path)
+{
+	struct json *j;
+	bool itself;
+	int rc = ctl_call(c, "GET", path, NULL, &j);
+
+	if (rc != CTL_OK)
+		return rc;
+	itself = json_u64(json_get(j, "source"), "node_number", 0) == json_u64(j, "number", 1);
+	json_free(j);
+	return itself ? ctl_usage("node remove: --wait cannot ask the node that is removed; run it "
+				  "against another one, or without --wait")
+		      : CTL_OK;
+}
+
+static int node_remove(struct ctl *c, int argc, char **argv)
+{
+	const char *name;
+	bool wait = false, dry = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait}, {"--dry-run", NULL, &dry}};
+	struct json *body, *j;
+	int rc;
+
+	rc = ctl_args(verb("remove"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc != CTL_OK)
+		return rc;
+	CLEANUP(free_ptr) char *segment = ctl_escape(name);
+	CLEANUP(free_ptr) char *node = xasprintf("/v1/nodes/%s", segment);
+	CLEANUP(free_ptr) char *path = xasprintf("%s/remove", node);
+
+	if (wait) {
+		rc = not_itself(c, node);
+		if (rc != CTL_OK)
+			return rc;
+	}
+	body = json_object_new();
+	if (!dry)
+		return ctl_job(c, path, body, wait);
+	json_put_bool(body, "dry_run", true);
+	rc = ctl_call(c, "POST", path, body, &j);
+	if (rc != CTL_OK)
+		return rc;
+	rc = print_dry(c, j);
+	json_free(j);
+	return rc;
+}
+
 /* ---- Maintenance ------------------------------------------------------------------------------- */
 
 static void print_maintained(const struct json *j, const char *op)
@@ -387,6 +457,15 @@ const struct verb node_verbs[] = {
 	 "The node stays empty until it is removed or the job is cancelled.\n\n"
 	 "Example: ashlar node evacuate n3 --wait",
 	 node_evacuate},
+	{"node", "remove", "NAME [--wait] [--dry-run]",
+	 "Takes a node out of the cluster for good, as a job: its data is moved, then its vote, then it\n"
+	 "leaves.\n\n"
+	 "Redundancy never falls meanwhile. Until it has left the job can be cancelled, and the node takes\n"
+	 "replicas again. It waits for volumes that are attached through the node. Exits with 5 and does\n"
+	 "nothing if the others have no space or fault sets for its data. The daemon of a removed node\n"
+	 "ends; to use the host again empty its state directory and let it join as a new node.\n\n"
+	 "Example: ashlar node remove n3 --wait",
+	 node_remove},
 	{"node", "maintenance", "start|extend|end NODE [--ttl TIME] [--reason TEXT] [--yes]",
 	 "Takes a node out of service for a known time (default 1 h), and back.\n\n"
 	 "start asks can-stop first and refuses with its exit code (--yes goes on regardless), then moves\n"

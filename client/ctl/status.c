@@ -72,6 +72,9 @@ static int status_run(struct ctl *c, int argc, char **argv)
 		return rc;
 	if (c->json)
 		print_json(j);
+	else if (!strcmp(str_or(j, "state", ""), "removed"))
+		printf("removed: this node was removed from cluster %s\nto use it again: %s\n",
+		       str_or(j, "cluster", "?"), str_or(j, "remedy", ""));
 	else if (!strcmp(str_or(j, "state", ""), "unclaimed"))
 		printf("unclaimed: this node belongs to no cluster yet\n%s\n",
 		       str_or(j, "remedy", ""));

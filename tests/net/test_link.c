@@ -349,6 +349,16 @@ TEST(link, the_user_refuses)
 	EXPECT_STR(k.refusal.text, "a newer incarnation is known");
 }
 
+/* What a refusal says may end a node for good: only who was dialled may say it, whoever answers there. */
+TEST(link, a_refusal_of_somebody_else_says_nothing)
+{
+	struct server s = { .tls = fixture_tls("client:x"), .refuse = true };
+	struct client k = { .tls = fixture_tls(name_b), .tls_name = name_a };
+
+	expect_down(&s, &k, -ERR_AUTH);
+	EXPECT_EQ(k.refusal.reason, 0);
+}
+
 TEST(link, another_cluster_is_refused)
 {
 	struct server s = { .tls = fixture_tls(name_a) };

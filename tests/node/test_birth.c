@@ -107,6 +107,11 @@ TEST(identity, is_absent_then_kept_then_raised)
 	EXPECT_EQ(got.incarnation, 100);
 	EXPECT_OK(identity_load(c.state_dir, &id));
 	EXPECT_EQ(id.incarnation, 100);
+	EXPECT(!id.removed);
+	id.removed = true; /* it never starts its part again */
+	EXPECT_OK(identity_save(c.state_dir, &id));
+	EXPECT_OK(identity_load(c.state_dir, &got));
+	EXPECT(got.removed);
 	config_free(&c);
 }
 

@@ -47,11 +47,11 @@ static void create(const char *name, unsigned copies)
 	EXPECT_OK(a.p.result.code);
 }
 
-/* What followers of a real Raft do all the time. */
+/* What nodes of a real Raft do all the time. */
 static void beat(uint16_t silent)
 {
 	for (unsigned i = 0; i < ends; i++)
-		if (end[i].m && end[i].peer == 1 && end[i].m->id != silent && !end[i].closed)
+		if (end[i].m && end[i].m->id != silent && !end[i].closed)
 			conn_send(end[i].conn, OP_RAFT, 0, "beat", 4, NULL, 0);
 }
 
@@ -263,5 +263,74 @@ TEST(relocate, an_added_node_gets_its_share_by_itself_if_so_set)
 	UNTIL_BEATING(0, (replicate(0), job(2)->state == JOB_DONE));
 	EXPECT(members_on(4) * 5 > members_on(1) * 4);
 	EXPECT(whole(2));
+	stop();
+}
+
+/* ---- Removal ---- */
+
+static void keep_beating(unsigned turns)
+{
+	while (turns--) {
+		replicate(0);
+		beat(0);
+		turn();
+	}
+}
+
+/* A voter, then the leader itself. */
+TEST(removal, a_node_is_emptied_gives_up_its_vote_and_leaves)
+{
+	start(5);
+	create("v", 2);
+	UNTIL(fake_members(CONSENSUS_VOTES) == 3);
+	for (uint32_t id = 1; id <= 2; id++) {
+		uint16_t gone = id == 1 ? 3 : 1;
+
+		EXPECT(members_on(gone) > 0);
+		EXPECT_EQ(fake.member[gone], CONSENSUS_VOTES);
+		change_job((struct job_change){.op = JOB_START, .kind = JOB_REMOVE, .node = gone});
+		while (members_on(gone) > 0) {
+			EXPECT(fake.member[gone] == CONSENSUS_VOTES); /* not before */
+			keep_beating(1);
+		}
+		UNTIL_BEATING(0, (replicate(0), job(id)->state == JOB_DONE));
+		EXPECT_EQ(map_node(map_of(), gone)->state, NODE_REMOVED);
+		EXPECT_EQ(map_group(map_of(), gone)->state, GROUP_REMOVED);
+		UNTIL_BEATING(0, fake.member[gone] == CONSENSUS_NO_MEMBER);
+		EXPECT_EQ(fake_members(CONSENSUS_VOTES), 3);
+		EXPECT(whole(2));
+	}
+	EXPECT(fake.leader != 1);
+	stop();
+}
+
+/* Until the last step it can be taken back, and it waits for a pause and for gateways. */
+TEST(removal, it_waits_and_is_cancelled)
+{
+	struct command c = {.kind = CMD_ATTACH};
+	char holder[80] = "node:";
+
+	start(4);
+	create("v", 1);
+	uuid_format(&map_node(map_of(), 4)->uuid, holder + 5);
+	c.attach.volume = 1;
+	c.attach.mode = ATTACH_SHARED;
+	snprintf(c.attach.holder, sizeof(c.attach.holder), "%s", holder);
+	must(1, &c);
+	change_job((struct job_change){.op = JOB_START, .kind = JOB_REMOVE, .node = 4});
+	UNTIL_BEATING(0, (replicate(0), members_on(4) == 0));
+	keep_beating(50);
+	EXPECT_EQ(map_node(map_of(), 4)->state, NODE_ACTIVE);
+	EXPECT_EQ(fake.member[4], CONSENSUS_FOLLOWS);
+	change_job((struct job_change){.op = JOB_PAUSE, .id = 1});
+	c = (struct command){.kind = CMD_DETACH, .detach = {1}};
+	must(1, &c);
+	keep_beating(50);
+	EXPECT_EQ(map_node(map_of(), 4)->state, NODE_ACTIVE);
+	change_job((struct job_change){.op = JOB_CANCEL, .id = 1});
+	keep_beating(50);
+	EXPECT_EQ(map_node(map_of(), 4)->state, NODE_ACTIVE);
+	change_job((struct job_change){.op = JOB_START, .kind = JOB_REMOVE, .node = 4});
+	UNTIL_BEATING(0, (replicate(0), map_node(map_of(), 4)->state == NODE_REMOVED));
 	stop();
 }

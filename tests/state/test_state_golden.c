@@ -205,6 +205,20 @@ TEST(golden, commands_of_maintenance)
 		   "00 66 61 6e 00 00 00 00");
 }
 
+TEST(golden, command_of_a_removal)
+{
+	struct command c = command(CMD_NODE_REMOVE);
+
+	c.node_remove.node = 3;
+	c.node_remove.incarnation = 7;
+	c.node_remove.flags = NODE_REMOVE_DEAD | NODE_REMOVE_ACCEPT_LOSS;
+	GOLDEN(&c, "17 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 03 00 07 00 00 00 03 00");
+	c = command(CMD_JOB);
+	c.job = (struct job_change){.op = JOB_START, .kind = JOB_REMOVE, .node = 3};
+	GOLDEN(&c, "13 00 01 00 08 07 06 05 04 03 02 01 02 00 6f 70 01 04 03 00 00 00 00 00"
+		   "00 00 00 00 00 00 00 00");
+}
+
 TEST(golden, delta_of_a_node_in_maintenance)
 {
 	struct kit k;

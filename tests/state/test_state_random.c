@@ -142,7 +142,7 @@ static void random_command(struct run *r)
 	struct command c = {0};
 	struct object_change ch[8];
 
-	switch (below(r, 16)) {
+	switch (below(r, 17)) {
 	case 0:
 	case 1:
 		c.kind = below(r, 3) ? CMD_VOLUME_CREATE : CMD_VOLUME_RESIZE;
@@ -194,7 +194,7 @@ static void random_command(struct run *r)
 		if (below(r, 2)) {
 			c.kind = CMD_JOB;
 			c.job.op = (uint8_t)(1 + below(r, 6));
-			c.job.kind = (uint8_t)(1 + below(r, 3));
+			c.job.kind = (uint8_t)(1 + below(r, 4));
 			c.job.id = (uint32_t)below(r, 80);
 			*(below(r, 2) ? &c.job.node : &c.job.group) = (uint16_t)below(r, 6);
 			break;
@@ -209,6 +209,32 @@ static void random_command(struct run *r)
 				      CMD_GROUP_ADD}[below(r, 4)];
 		random_node_command(r, &c);
 		return;
+	case 8:
+		if (below(r, 20)) { /* nodes that leave are few, others come */
+			struct map_node *n;
+
+			c.kind = CMD_NODE_ADD;
+			n = &c.node_add.node;
+			n->uuid = kit_uuid(20000 + below(r, 50));
+			snprintf(n->name, sizeof(n->name), "m%u", (unsigned)below(r, 50));
+			snprintf(n->address, sizeof(n->address), "b%u", (unsigned)below(r, 50));
+			n->roles = ROLE_STORAGE;
+			memset(c.node_add.token_sha256, 'a', 64);
+			break;
+		}
+		c.kind = CMD_NODE_REMOVE;
+		c.node_remove.node = (uint16_t)below(r, kit_map(&r->k)->next_node + 1);
+		c.node_remove.flags = (uint8_t)below(r, 4);
+		c.node_remove.incarnation =
+			map_node(kit_map(&r->k), c.node_remove.node)
+				? map_node(kit_map(&r->k), c.node_remove.node)->incarnation
+				: 1;
+		break;
+	case 9:
+		c.kind = CMD_TOKEN_ADD;
+		memset(c.token.sha256, 'a', 64);
+		c.token.expires_ms = UINT64_MAX;
+		break;
 	default:
 		c.kind = CMD_OBJECT;
 		c.object.count = (unsigned)(1 + below(r, 8));

@@ -123,7 +123,7 @@ TEST(voters, how_many)
 {
 	static const struct {
 		unsigned able, storing, wanted;
-	} t[] = {{1, 1, 1}, {2, 2, 2}, {3, 2, 3}, {3, 3, 3},  {4, 4, 3}, {6, 6, 3},
+	} t[] = {{1, 1, 1}, {2, 2, 2}, {3, 2, 3}, {3, 3, 3},   {4, 4, 3}, {6, 6, 3},
 		 {7, 7, 5}, {4, 7, 3}, {5, 7, 5}, {64, 64, 5}, {7, 6, 3}, {0, 0, 0}};
 
 	for (unsigned i = 0; i < ARRAY_LEN(t); i++)
@@ -139,7 +139,8 @@ TEST(voters, a_growing_cluster_has_three_then_five)
 		settle(&w);
 		EXPECT_EQ(voters(&w), voters_wanted(n, n));
 		for (unsigned i = 1; i <= n; i++)
-			EXPECT(at(&w, i)->role == (i <= voters(&w) ? VOTERS_VOTER : VOTERS_STANDBY));
+			EXPECT(at(&w, i)->role ==
+			       (i <= voters(&w) ? VOTERS_VOTER : VOTERS_STANDBY));
 	}
 }
 
@@ -282,7 +283,8 @@ TEST(voters, random_histories_keep_a_majority_and_come_to_rest)
 				n->up = rng_chance(&r, 0.7);
 				n->away = !n->up && rng_chance(&r, 0.5);
 				n->may_vote = rng_chance(&r, 0.9);
-				n->removed = !n->up && n->role != VOTERS_VOTER && rng_chance(&r, 0.05);
+				n->removed =
+					!n->up && n->role != VOTERS_VOTER && rng_chance(&r, 0.05);
 				n->may_vote &= !n->removed;
 				n->stores = !n->removed;
 			}

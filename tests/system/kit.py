@@ -97,6 +97,18 @@ class Lab:
                 n = line[4:line.index("_")]
                 watch_for(f"volume {name} at node {n}", lambda: self.ashlar("volume", "show", name, node=n, rc=None)[0] == 0, 10)
 
+    def start_unclaimed(self, node):
+        self.do("start-unclaimed", node)
+
+    def alive(self, node):
+        return f"NODE{node}_PID=" in self.do("env")
+
+    def in_sync_via(self, node, timeout=120):
+        def whole():
+            o = self.json("status", node=node)["objects"]
+            return o["total"] == o["in_sync"]
+        watch_for("all objects to be in-sync", whole, timeout)
+
     def in_sync(self, timeout=120):
         self.do("wait", "in-sync", timeout=timeout)
 
