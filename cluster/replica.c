@@ -809,11 +809,22 @@ void replicator_destroy(struct replicator *r)
 /* ---- For people ---------------------------------------------------------------------------------
  */
 
+static const char *broken(const struct object *o)
+{
+	return !o->store || !o->group		? "it is not there"
+	       : o->group->failed		? "its disk group failed"
+	       : o->diverged			? "its data diverged"
+	       : store_is_damaged(o->store)	? "its log is damaged: acknowledged writes may be missing"
+						: NULL;
+}
+
 static void info(struct object *o, struct replica_info *out)
 {
 	struct primary *p = o->primary;
 
 	*out = (struct replica_info){.object = o->id, .epoch = o->config.epoch, .seen = o->seen};
+	out->broken = p || o->me < 0 ? NULL : broken(o);
+	out->present = o->store && o->group && !o->group->failed && !o->creating;
 	if (o->store) {
 		out->last = store_last(o->store);
 		out->commit = store_commit_version(o->store);
@@ -832,9 +843,8 @@ static void info(struct object *o, struct replica_info *out)
 	}
 	out->state = !o->listed                     ? "not in the map"
 		     : o->me >= 0 && o->config.member[o->me].kept ? "in quarantine: a force went past it"
-		     : o->diverged                  ? "stopped: data diverged"
 		     : o->creating                  ? "being created"
-		     : o->group && o->group->failed ? "its disk group failed"
+		     : out->broken		    ? out->broken
 		     : o->no_space                  ? "its disk group is full: it waits for space"
 		     : o->in.state == IN_JOINED     ? "joined"
 		     : o->in.state != IN_NONE       ? "joining"

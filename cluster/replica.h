@@ -98,6 +98,8 @@ struct replica_info {
 	uint32_t epoch, seen;
 	enum replica_role role;
 	const char *state;   /* "serving", "taking over: waits for node 2 to join", … */
+	const char *broken;  /* why it cannot serve; NULL: nothing */
+	bool present;	     /* its data is here: a force can make it serve */
 	struct version last, commit;
 	unsigned members_joined, want, pages_to_copy;
 };

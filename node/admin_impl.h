@@ -185,6 +185,10 @@ void admin_patch_volume(struct areq *q);
 void admin_resize_volume(struct areq *q);
 void admin_delete_volume(struct areq *q);
 void admin_detach_volume(struct areq *q); /* admin_attach.c */
+void admin_force_volume(struct areq *q);  /* admin_force.c */
+void admin_discard_volume(struct areq *q);
+void admin_get_quarantine(struct areq *q);
+void admin_local_yield(struct areq *q);
 void admin_get_settings(struct areq *q);  /* admin_setting.c */
 void admin_put_setting(struct areq *q);
 void admin_get_jobs(struct areq *q);      /* admin_job.c */
@@ -225,6 +229,29 @@ int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w) MUST_USE;
 int local_ops(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 struct json *local_ledgers(struct admin *a, uint32_t volume); /* its row of each open group here */
+
+/* ---- Replicas of a volume, as the nodes say that have them (admin_replicas.c) ---- */
+struct replicas { /* part of a request's op; the answers live until then() returns */
+	struct wait asked, found;
+	struct areq *q;
+	void (*then)(struct replicas *r);
+	struct ask_all *ask;
+	struct json *local;
+	uint32_t volume, objects;
+	unsigned pending;
+	/* [node slot][object]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
+	const struct json **said;
+	uint16_t slot_of[NODES_MAX + 1];
+};
+void replicas_ask(struct replicas *r, struct areq *q, uint32_t volume, void (*then)(struct replicas *r));
+const struct json *replicas_said(const struct replicas *r, uint16_t node, uint32_t index); /* or NULL */
+/* NULL too: its group lost it. */
+const struct json *replicas_of(const struct replicas *r, const struct map_object *o,
+			       const struct map_member *mb);
+/* "in-sync", "syncing", "absent", "quarantined", "lost" */
+const char *replica_state(const struct replicas *r, const struct map_object *o, const struct map_member *mb);
+struct json *replica_to_json(const struct replicas *r, const struct map *m, const struct map_object *o,
+			     const struct map_member *mb); /* admin_volume.c */
 
 /* The same question to all other nodes that are connected. Resumes with 0, always; one[i].json is
  * what one[i].node answered, or NULL. The owner frees it. */

@@ -428,9 +428,13 @@ static void one_replica(void *arg, const struct replica_info *i)
 	json_put_u64(j, "object", object_index(i->object));
 	json_put_str(j, "role", role_name(i->role));
 	json_put_str(j, "state", i->state);
+	json_put_str(j, "broken", i->broken);
+	json_put_bool(j, "present", i->present);
 	json_put_u64(j, "epoch", i->epoch);
+	json_put_u64(j, "seen", i->seen);
 	json_put_u64(j, "last_tenure", i->last.tenure);
 	json_put_u64(j, "last_seq", i->last.seq);
+	json_put_u64(j, "commit_tenure", i->commit.tenure);
 	json_put_u64(j, "commit_seq", i->commit.seq);
 	json_put_u64(j, "joined", i->members_joined);
 	json_put_u64(j, "want", i->want);

@@ -14,22 +14,25 @@ static bool member_reachable(const struct admin *a, const struct map *m,
 			     const struct map_member *mb)
 {
 	const struct map_node *n = map_member_node(m, mb);
+	const struct json *g = n ? facts_group(a, map_group(m, mb->group)) : NULL;
 
-	return n && facts_node_up(a, n->id);
+	return n && facts_node_up(a, n->id) && (!g || json_bool(g, "open", true));
 }
 
 static void put_counts(const struct admin *a, const struct map *m, const struct map_volume *v,
 		       struct json *j)
 {
-	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0;
+	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0;
 	struct json *c = json_object_new();
 
 	for (uint32_t i = 0; i < v->objects; i++) {
 		const struct map_object *o = &v->object[i];
 		unsigned n = 0;
 
-		for (unsigned k = 0; k < o->member_count; k++)
+		for (unsigned k = 0; k < o->member_count; k++) {
 			n += o->member[k].in && member_reachable(a, m, &o->member[k]);
+			quarantined += o->member[k].kept;
+		}
 		if (n >= v->copies)
 			full++;
 		else if (n == 0)
@@ -44,6 +47,7 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 	json_put_u64(c, "degraded", degraded);
 	json_put_u64(c, "single_copy", single);
 	json_put_u64(c, "unavailable", unavailable);
+	json_put_u64(c, "quarantined_replicas", quarantined);
 	json_put(j, "object_counts", c);
 	json_put_str(j, "health",
 		     unavailable ? "unavailable"
@@ -142,56 +146,22 @@ void admin_get_volumes(struct areq *q)
 /* ---- One volume, with live replica states ------------------------------------------------------
  */
 
-struct show {
-	struct wait asked, found;
-	struct areq *q;
-	struct ask_all *ask;
-	struct json *local;
-	uint32_t volume;
-	unsigned pending;
-	/* [node slot][object]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
-	const struct json **said;
-	uint16_t slot_of[NODES_MAX + 1];
-};
-
-static void index_replicas(struct show *s, unsigned slot, const struct json *list, uint32_t objects)
-{
-	for (size_t i = 0; i < json_len(list); i++) {
-		uint64_t object = json_u64(json_at(list, i), "object", UINT64_MAX);
-
-		if (object < objects)
-			s->said[(size_t)slot * objects + object] = json_at(list, i);
-	}
-}
-
-static const struct json *said_of(const struct show *s, uint16_t node, uint32_t index,
-				  uint32_t objects)
-{
-	if (node > NODES_MAX || s->slot_of[node] == UINT16_MAX)
-		return NULL;
-	return s->said[(size_t)s->slot_of[node] * objects + index];
-}
-
-static struct json *replica_to_json(const struct show *s, const struct map *m,
-				    const struct map_volume *v, const struct map_object *o,
-				    const struct map_member *mb)
+struct json *replica_to_json(const struct replicas *r, const struct map *m, const struct map_object *o,
+			     const struct map_member *mb)
 {
 	const struct map_group *g = map_group(m, mb->group);
-	const struct json *said = g ? said_of(s, g->node, object_index(o->id), v->objects) : NULL;
-	const char *role = said ? json_str(said, "role") : NULL;
+	const struct json *said = replicas_of(r, o, mb);
 	struct json *j = json_object_new();
 
 	json_put_u64(j, "group", mb->group);
 	json_put_str(j, "node", g ? map_node_name(m, g->node) : NULL);
-	json_put_str(j, "state",
-		     mb->in                             ? "in-sync"
-		     : role && !strcmp(role, "syncing") ? "syncing"
-							: "absent");
-	json_put_bool(j, "reachable", member_reachable(s->q->admin, m, mb));
+	json_put_str(j, "state", replica_state(r, o, mb));
+	json_put_bool(j, "reachable", member_reachable(r->q->admin, m, mb));
 	json_put_u64(j, "gen", mb->gen);
 	if (said) {
-		json_put_str(j, "role", role);
+		json_put_str(j, "role", json_str(said, "role"));
 		json_put_str(j, "detail", json_str(said, "state"));
+		json_put_u64(j, "last_tenure", json_u64(said, "last_tenure", 0));
 		json_put_u64(j, "last_seq", json_u64(said, "last_seq", 0));
 		json_put_u64(j, "commit_seq", json_u64(said, "commit_seq", 0));
 		json_put_u64(j, "pages_to_copy", json_u64(said, "pages_to_copy", 0));
@@ -199,13 +169,12 @@ static struct json *replica_to_json(const struct show *s, const struct map *m,
 	return j;
 }
 
-static struct json *object_to_json(const struct show *s, const struct map *m,
-				   const struct map_volume *v, const struct map_object *o)
+static struct json *object_to_json(const struct replicas *r, const struct map *m, const struct map_object *o)
 {
 	struct json *j = json_object_new(), *list = json_array_new();
 	const struct map_node *primary = map_primary_node(m, o);
 	const struct json *said =
-		primary ? said_of(s, primary->id, object_index(o->id), v->objects) : NULL;
+		primary ? replicas_said(r, primary->id, object_index(o->id)) : NULL;
 
 	json_put_u64(j, "index", object_index(o->id));
 	json_put_u64(j, "epoch", o->epoch);
@@ -213,11 +182,11 @@ static struct json *object_to_json(const struct show *s, const struct map *m,
 	json_put_str(j, "primary", primary ? primary->name : NULL);
 	json_put_str(j, "state",
 		     said ? json_str(said, "state")
-		     : member_reachable(s->q->admin, m, &o->member[o->primary])
+		     : member_reachable(r->q->admin, m, &o->member[o->primary])
 			     ? "starting: its primary has not opened it yet"
 			     : "unknown: its primary does not answer");
 	for (unsigned k = 0; k < o->member_count; k++)
-		json_add(list, replica_to_json(s, m, v, o, &o->member[k]));
+		json_add(list, replica_to_json(r, m, o, &o->member[k]));
 	json_put(j, "replicas", list);
 	return j;
 }
@@ -235,18 +204,19 @@ static void add_rows(struct json *list, struct ledger_sum *sum, const char *node
 
 /* What it takes, over all its replicas, and per disk group. Groups of nodes that do not answer are not in
  * it, and counted. */
-static struct json *space_to_json(const struct show *s, const struct map *m, const struct map_volume *v)
+static struct json *space_to_json(const struct replicas *r, const struct map *m,
+				  const struct map_volume *v)
 {
-	struct admin *a = s->q->admin;
+	struct admin *a = r->q->admin;
 	struct json *j, *list = json_array_new(), *here = local_ledgers(a, v->id);
 	struct ledger_sum sum = {0};
 	unsigned active = 0;
 
 	add_rows(list, &sum, a->cfg.config->name, here);
 	json_free(here);
-	for (unsigned i = 0; i < s->ask->count; i++)
-		add_rows(list, &sum, map_node_name(m, s->ask->one[i].node),
-			 json_get(s->ask->one[i].json, "ledgers"));
+	for (unsigned i = 0; i < r->ask->count; i++)
+		add_rows(list, &sum, map_node_name(m, r->ask->one[i].node),
+			 json_get(r->ask->one[i].json, "ledgers"));
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
 		active += container_of(h, struct map_group, by_id)->state == GROUP_ACTIVE;
 	j = ledger_sum_to_json(&sum);
@@ -256,70 +226,38 @@ static struct json *space_to_json(const struct show *s, const struct map *m, con
 	return j;
 }
 
-static void show_reply(struct show *s)
+static void show_reply(struct replicas *r)
 {
-	struct areq *q = s->q;
+	struct areq *q = r->q;
 	const struct map *m = admin_map(q->admin);
-	const struct map_volume *v = m ? map_volume(m, s->volume) : NULL;
+	const struct map_volume *v = m ? map_volume(m, r->volume) : NULL;
 	struct json *j, *list;
 
 	if (!v) {
 		admin_fail(q, -ERR_NOT_FOUND, "the volume was deleted meanwhile");
 		return;
 	}
-	s->said = xcalloc((size_t)(s->ask->count + 1) * v->objects + 1, sizeof(*s->said));
-	memset(s->slot_of, 0xff, sizeof(s->slot_of));
-	s->slot_of[MIN(q->admin->cfg.identity->number, NODES_MAX)] = 0;
-	index_replicas(s, 0, s->local, v->objects);
-	for (unsigned i = 0; i < s->ask->count; i++) {
-		s->slot_of[s->ask->one[i].node] = (uint16_t)(i + 1);
-		index_replicas(s, i + 1, json_get(s->ask->one[i].json, "replicas"), v->objects);
-	}
 	j = volume_to_json(q->admin, m, v);
 	if (strcmp(json_str(j, "health"), "ok")) {
-		struct health_rebuild r;
+		struct health_rebuild rebuild;
 		char text[128];
 
-		facts_rebuild(q->admin, &r);
-		json_put_str(j, "rebuild", health_rebuild_text(&r, text) ? text : NULL);
+		facts_rebuild(q->admin, &rebuild);
+		json_put_str(j, "rebuild", health_rebuild_text(&rebuild, text) ? text : NULL);
 	}
 	list = json_array_new();
 	for (uint32_t i = 0; i < v->objects; i++)
-		json_add(list, object_to_json(s, m, v, &v->object[i]));
+		json_add(list, object_to_json(r, m, &v->object[i]));
 	json_put(j, "objects", list);
-	json_put(j, "space", space_to_json(s, m, v));
+	json_put(j, "space", space_to_json(r, m, v));
 	json_put(j, "source", admin_source(q->admin));
-	free(s->said);
-	admin_reply(q, 200, j);
-}
-
-static void show_part(struct show *s)
-{
-	struct ask_all *ask = s->ask;
-	struct json *local = s->local;
-
-	if (--s->pending > 0)
-		return;
-	show_reply(s); /* frees s */
-	ask_all_free(ask);
-	json_free(local);
-}
-
-static void on_asked(struct wait *w, int rc)
-{
-	show_part(container_of(w, struct show, asked));
-}
-
-static void on_found(struct wait *w, int rc)
-{
-	show_part(container_of(w, struct show, found));
+	admin_reply(q, 200, j); /* frees r */
 }
 
 void admin_get_volume(struct areq *q)
 {
 	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
-	struct show *s;
-	char path[64];
+	struct replicas *r;
 
 	if (!v && admin_ask_leader(q))
 		return;
@@ -329,19 +267,8 @@ void admin_get_volume(struct areq *q)
 			   q->param);
 		return;
 	}
-	s = xcalloc(1, sizeof(*s));
-	s->q = q;
-	s->volume = v->id;
-	s->asked.resume = on_asked;
-	s->found.resume = on_found;
-	q->op = s;
-	snprintf(path, sizeof(path), "/v1/local/replicas/%u", v->id);
-	s->pending = 3;
-	if (ask_all(q->admin, path, &s->ask, &s->asked) != PENDING)
-		s->pending--;
-	if (local_replicas(q->admin, v->id, &s->local, &s->found) != PENDING)
-		s->pending--;
-	show_part(s);
+	q->op = r = xcalloc(1, sizeof(*r));
+	replicas_ask(r, q, v->id, show_reply);
 }
 
 /* ---- Operations in flight ----------------------------------------------------------------------

@@ -503,7 +503,10 @@ static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint
 		const struct map_member *m = &o->member[i];
 		const struct map_group *g = map_group(c->in->map, m->group);
 
-		if (!g || g->incarnation != m->group_incarnation || group_failed(c->in, g))
+		if (m->kept)
+			continue;
+		if (!g || g->incarnation != m->group_incarnation || group_failed(c->in, g) ||
+		    group_closed(c->in, g))
 			*by_group = true;
 		else if (!node_up(c->in, g->node))
 			*by_node = true;
@@ -556,6 +559,9 @@ static uint16_t most_endangering_node(const struct ctx *c)
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
 		      uint64_t count, const char *what, bool by_node, bool by_group)
 {
+	const char *or_force = strcmp(code, "DATA_UNAVAILABLE")
+				       ? ""
+				       : "   # if it is gone for good: ashlar volume force NAME";
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
 	char text[128];
@@ -570,9 +576,11 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	if (by_node && node_down_listed(c))
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
-		SAY(i->caused_by, !listed(c, "DISK_FAILED") && listed(c, "CACHE_DEVICE_LOST")
-					  ? "CACHE_DEVICE_LOST"
-					  : "DISK_FAILED");
+		SAY(i->caused_by, "%s",
+		    listed(c, "DISK_FAILED")	     ? "DISK_FAILED"
+		    : listed(c, "CACHE_DEVICE_LOST") ? "CACHE_DEVICE_LOST"
+		    : listed(c, "DISK_MISSING")	     ? "DISK_MISSING"
+						     : "");
 	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
@@ -590,11 +598,11 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
-		SAY(i->command, "bring the node back: ashlar node list");
+		SAY(i->command, "bring the node back: ashlar node list%s", or_force);
 	else if (!strcmp(i->caused_by, "SPACE_FULL_HOLD"))
 		SAY(i->command, "make space: ashlar health   # SPACE_FULL_HOLD says where");
 	else
-		SAY(i->command, "ashlar diskgroup list");
+		SAY(i->command, "ashlar diskgroup list%s", or_force);
 }
 
 static void check_rebuild(struct ctx *c)
@@ -630,6 +638,35 @@ static void check_rebuild(struct ctx *c)
 	}
 }
 
+/* What a force went past: nobody else may decide that it is not wanted. */
+static void check_quarantine(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "DATA_QUARANTINED", HEALTH_WARNING);
+	unsigned replicas = 0;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
+	     h = hmap_walk(&c->in->map->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+		unsigned before = replicas;
+
+		for (uint32_t k = 0; k < v->objects; k++)
+			for (unsigned n = 0; n < v->object[k].member_count; n++)
+				replicas += v->object[k].member[n].kept;
+		if (replicas != before)
+			affect(i, "%s", v->name);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u replica%s of %u volume%s kept in quarantine since a force went past %s",
+	    replicas, replicas == 1 ? "" : "s", i->count, i->count == 1 ? " is" : "s are",
+	    replicas == 1 ? "it" : "them");
+	SAY(i->risk, "they may have writes that the volume lacks, and take space; no new copy is made where "
+		     "they are");
+	SAY(i->command,
+	    "check %.40s, then: ashlar quarantine discard %.40s   # or go back: ashlar volume force",
+	    i->affected[0], i->affected[0]);
+}
+
 static void check_data(struct ctx *c)
 {
 	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
@@ -647,6 +684,7 @@ static void check_data(struct ctx *c)
 		  c->lost_by_group);
 	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded,
 		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
+	check_quarantine(c);
 }
 
 /* ---- Damage and scrub --------------------------------------------------------------------------

@@ -51,6 +51,14 @@ static inline bool group_failed(const struct health_input *in, const struct map_
 	return g->state == GROUP_FAILED || (f && f->known && f->failed);
 }
 
+/* Its node answers and says that it is not open: nothing on it is served. */
+static inline bool group_closed(const struct health_input *in, const struct map_group *g)
+{
+	const struct health_group *f = find_group(in, g->id);
+
+	return f && f->known && !f->open;
+}
+
 static inline const char *node_name(const struct health_input *in, uint16_t id)
 {
 	const struct map_node *n = map_node(in->map, id);

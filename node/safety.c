@@ -49,7 +49,7 @@ static bool group_works(const struct safety_input *in, const struct map_group *g
 {
 	const struct health_group *f = group_facts(in, g->id);
 
-	return g->state == GROUP_ACTIVE && !(f && f->known && f->failed);
+	return g->state == GROUP_ACTIVE && !(f && f->known && (f->failed || !f->open));
 }
 
 static bool node_goes(const struct safety_input *in, uint16_t id)

@@ -36,7 +36,7 @@ struct verb {
 	int (*run)(struct ctl *c, int argc, char **argv); /* without noun and verb */
 };
 extern const struct verb cluster_verbs[], node_verbs[], diskgroup_verbs[], volume_verbs[], status_verbs[],
-	job_verbs[], safety_verbs[], cert_verbs[], scrub_verbs[], bench_verbs[],
+	force_verbs[], job_verbs[], safety_verbs[], cert_verbs[], scrub_verbs[], bench_verbs[],
 	completion_verbs[]; /* each ends with a noun of NULL */
 extern const struct verb *const all_verbs[]; /* ends with NULL */
 

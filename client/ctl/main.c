@@ -10,7 +10,7 @@
 #define DEFAULT_ADMIN "unix:/run/ashlar/admin.sock"
 
 const struct verb *const all_verbs[] = {cluster_verbs, node_verbs,   diskgroup_verbs,
-					volume_verbs,  job_verbs,    scrub_verbs,
+					volume_verbs,  force_verbs,  job_verbs,    scrub_verbs,
 					status_verbs,  safety_verbs, cert_verbs, bench_verbs,
 					completion_verbs, NULL};
 

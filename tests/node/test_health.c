@@ -253,6 +253,47 @@ TEST(health, a_regrouped_group_has_lost_its_copies)
 	world_fini(&w);
 }
 
+TEST(health, what_is_on_a_group_that_is_not_open_is_not_in_reach)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 1);
+	w.hg[1].open = false; /* its node is up */
+	w.hn[1].missing_devices = 1;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_UNAVAILABLE");
+	EXPECT_EQ(i->count, 3);
+	EXPECT(strstr(i->command, "ashlar volume force"));
+	w.hg[1].known = false; /* it is not known to be closed */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "DATA_UNAVAILABLE"));
+	world_fini(&w);
+}
+
+TEST(health, a_quarantine_is_shown_until_it_is_discarded)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.object[0].member[1].in = false; /* and its third copy was placed on group 3 */
+	w.object[0].member[1].kept = true;
+	w.object[0].member[2] = w.object[0].member[0];
+	w.object[0].member[2].group = 3;
+	w.object[0].member_count = 3;
+	w.hn[1].up = false; /* where it is kept: nobody misses it */
+	for (unsigned k = 1; k < 8; k++)
+		for (unsigned n = 0; n < 2; n++)
+			w.object[k].member[n].group = n ? 3 : 1;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_QUARANTINED");
+	EXPECT_EQ(i->severity, HEALTH_WARNING);
+	EXPECT(strstr(i->summary, "1 replica of 1 volume is kept"));
+	EXPECT(!find(&w, "DATA_DEGRADED") && !find(&w, "DATA_SINGLE_COPY"));
+	world_fini(&w);
+}
+
 TEST(health, one_copy_volumes_are_full_with_one)
 {
 	struct world w;
