@@ -58,6 +58,8 @@ void session_acks(struct replicator *r);
 struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group);
 void session_credit_top_up(struct session *s, struct group *g);
 void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
+/* group 0: not known which. Ends the session when it cannot be told. */
+void session_credit_lost(struct session *s, uint16_t group, uint64_t bytes);
 void session_credits_keep(struct replicator *r, struct group *g);
 bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
 

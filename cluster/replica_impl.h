@@ -110,6 +110,7 @@ struct inbound { /* this replica as a member of somebody's tenure */
 	enum inbound_state state;
 	struct session *session;
 	uint32_t tenure, join;
+	uint16_t group;  /* whose credit the records of this join spend */
 	unsigned serial; /* of the attempt, so that late completions are known as such */
 	unsigned puts;   /* headers on their way to the disk */
 	bool syncing;    /* the join is one of Y1: skip bits may come */

@@ -278,6 +278,7 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	o->in.state = IN_HEADER;
 	o->in.tenure = m->key.tenure;
 	o->in.join = m->key.join;
+	o->in.group = o->group->id;
 	o->in.syncing = m->syncing;
 	o->in.current = !m->syncing;
 	o->in.commit = (struct version){0};
@@ -392,6 +393,20 @@ void inbound_space(struct object *o)
 	}
 }
 
+/* A record that comes too late, or again: nothing of it is taken, but its credit is spent. */
+static void drop(struct session *s, const struct msg_replicate *m)
+{
+	const struct object *o = object_find(s->r, m->key.object);
+	uint64_t bytes = (uint64_t)m->fp_count * STORE_BYTES_PER_BLOCK;
+
+	if (!bytes || m->record.kind == RECORD_COPY)
+		return;
+	if (o && o->in.tenure == m->key.tenure && o->in.join == m->key.join && o->in.group)
+		session_credit_lost(s, o->in.group, bytes);
+	else
+		session_credit_lost(s, o && o->group ? o->group->id : 0, bytes);
+}
+
 /* Space for what a record may cost here at worst. False: a copy for which there is none. */
 static bool account(struct object *o, struct session *s, const struct msg_replicate *m)
 {
@@ -437,8 +452,9 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 	bool has_seq =
 		rec->kind == RECORD_WRITE || rec->kind == RECORD_TRIM || rec->kind == RECORD_ZEROES;
 
-	if (!o) {
-		return; /* of a join that has ended */
+	if (!o) { /* of a join that has ended */
+		drop(s, m);
+		return;
 	}
 	in = &o->in;
 	if (!rec->kind) {
@@ -446,9 +462,9 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 		return;
 	}
 	if (has_seq && in->next_seq && rec->version.seq != in->next_seq) {
-		if (rec->version.seq < in->next_seq)
-			return;
-		inbound_end(o, NAK_GAP);
+		drop(s, m);
+		if (rec->version.seq > in->next_seq)
+			inbound_end(o, NAK_GAP);
 		return;
 	}
 	if (rec->skip_mask && !in->syncing) {

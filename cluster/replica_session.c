@@ -300,6 +300,28 @@ void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
 	session_credit_top_up(s, g);
 }
 
+/* The same, of what was not taken: the peer counted it when it sent it. */
+void session_credit_lost(struct session *s, uint16_t group, uint64_t bytes)
+{
+	struct credit *c = NULL;
+	struct group *g;
+
+	for (unsigned i = 0; i < s->our_count; i++)
+		if (s->ours[i].group == group || (!group && s->our_count == 1))
+			c = &s->ours[i];
+	if (!c) { /* both sides count from zero on a new connection */
+		if (s->our_count)
+			session_fail(s, -ERR_STALE);
+		return;
+	}
+	c->spent += bytes;
+	g = replica_group(s->r, c->group);
+	if (!g)
+		return;
+	store_grant_return(g->store, bytes);
+	session_credit_top_up(s, g);
+}
+
 /* ---- Acknowledgements: one frame per session and turn
  * -------------------------------------------- */
 

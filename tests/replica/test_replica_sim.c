@@ -8,6 +8,7 @@
  *   test_replica_sim --cases [--from S --count 1 --verbose]   the directed ones alone
  *   test_replica_sim --plant         leaves out one rule after the other; each must be noticed */
 #include "tests/lib/test.h"
+#include "tests/replica/credits.h"
 #include "tests/replica/sim.h"
 
 #include <time.h>
@@ -112,6 +113,20 @@ static void compare_replicas(void)
 	}
 }
 
+static void compare_credits(void)
+{
+	for (unsigned a = 1; a <= sim.plan.nodes; a++)
+		for (unsigned b = 1; b <= sim.plan.nodes; b++) {
+			const char *bad = a == b || !sim.proc[a].alive || !sim.proc[b].alive
+						  ? NULL
+						  : credits_differ(sim.proc[a].r, (uint16_t)a,
+								   sim.proc[b].r, (uint16_t)b);
+
+			if (bad)
+				sim_fail("%s", bad);
+		}
+}
+
 void sim_begin(const struct sim_plan *plan)
 {
 	sim = (struct sim){.plan = *plan};
@@ -135,6 +150,7 @@ bool sim_finish(void)
 	if (sim.plan.relocate && !sim_run_until(sim.now_us + 60000000, sim_all_in))
 		sim_fail("not all replicas that were moved are in:%s", sim_describe());
 	compare_replicas();
+	compare_credits();
 	if (!sim.failure[0])
 		sim_clients_final_reads();
 	if (!sim_run_until(sim.now_us + 20000000, sim_clients_done))
