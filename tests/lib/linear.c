@@ -7,6 +7,7 @@
 #include "tests/lib/linear.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "node/base/check.h"
 #include "node/base/hmap.h"
@@ -101,12 +102,16 @@ static bool zones_ok(struct linear_op *ops, size_t n)
 
 /* ---- Search ---- */
 
-#define WINDOW      64u
+#define WINDOW      256u /* one may last for as long as so many others take */
 #define PENDING_MAX 64u
 #define STEPS_MAX   2000000u
 
+struct mask {
+	uint64_t w[WINDOW / 64];
+};
 struct seen {
-	uint64_t value, mask, pending;
+	struct mask mask;
+	uint64_t value, pending;
 	size_t base;
 };
 
@@ -126,16 +131,35 @@ static int by_invoke(const void *a, const void *b)
 	return x->invoked < y->invoked ? -1 : x->invoked > y->invoked;
 }
 
+static bool has(const struct mask *m, size_t i)
+{
+	return m->w[i / 64] >> i % 64 & 1;
+}
+
+static struct mask with(struct mask m, size_t i)
+{
+	m.w[i / 64] |= 1ull << i % 64;
+	return m;
+}
+
+static void shift(struct mask *m)
+{
+	for (unsigned i = 0; i < WINDOW / 64; i++)
+		m->w[i] = m->w[i] >> 1 | (i + 1 < WINDOW / 64 ? m->w[i + 1] << 63 : 0);
+}
+
 static bool same(const struct seen *a, const struct seen *b)
 {
-	return a->base == b->base && a->mask == b->mask && a->pending == b->pending &&
-	       a->value == b->value;
+	return a->base == b->base && !memcmp(&a->mask, &b->mask, sizeof(a->mask)) &&
+	       a->pending == b->pending && a->value == b->value;
 }
 
 static bool remember(struct search *s, struct seen k)
 {
-	uint64_t h = hash_u64(k.value * 31 + k.mask * 17 + k.base + k.pending * 7919);
+	uint64_t h = hash_u64(k.value * 31 + k.base + k.pending * 7919);
 
+	for (unsigned i = 0; i < WINDOW / 64; i++)
+		h = hash_u64(h ^ k.mask.w[i]);
 	if (s->used * 2 >= s->size) {
 		struct seen *old = s->table;
 		size_t size = s->size;
@@ -159,32 +183,35 @@ static bool remember(struct search *s, struct seen k)
 	}
 }
 
-/* base: all before it are placed; mask: which of the next 64 are; pending: which unanswered writes.
- */
-static bool place(struct search *s, size_t base, uint64_t mask, uint64_t pending, uint64_t value)
+/* base: all before it are placed; mask: which of those from it on are; pending: which unanswered writes. */
+static bool place(struct search *s, size_t base, struct mask mask, uint64_t pending, uint64_t value)
 {
 	uint64_t limit = UINT64_MAX;
+	size_t end;
 
-	while (base < s->n && mask & 1) {
+	while (base < s->n && has(&mask, 0)) {
 		base++;
-		mask >>= 1;
+		shift(&mask);
 	}
 	if (base == s->n)
 		return true;
 	if (++s->steps > STEPS_MAX)
 		return true; /* undecided: no verdict is better than a wrong one */
-	if (!remember(s, (struct seen){value, mask, pending, base + 1}))
+	if (!remember(s, (struct seen){mask, value, pending, base + 1}))
 		return false;
+	end = MIN(s->n, base + WINDOW);
 	/* Whoever goes next began before the first end among those that are left. */
-	for (size_t i = base; i < s->n && i < base + WINDOW; i++)
-		if (!(mask >> (i - base) & 1))
+	for (size_t i = base; i < end; i++)
+		if (!has(&mask, i - base))
 			limit = MIN(limit, s->ops[i].returned);
-	for (size_t i = base; i < s->n && i < base + WINDOW && s->ops[i].invoked <= limit; i++) {
+	if (end < s->n && s->ops[end].invoked <= limit)
+		return true; /* it might be the next, and is not looked at: undecided */
+	for (size_t i = base; i < end && s->ops[i].invoked <= limit; i++) {
 		const struct linear_op *o = &s->ops[i];
 
-		if (mask >> (i - base) & 1 || (!o->write && o->value != value))
+		if (has(&mask, i - base) || (!o->write && o->value != value))
 			continue;
-		if (place(s, base, mask | 1ull << (i - base), pending, o->write ? o->value : value))
+		if (place(s, base, with(mask, i - base), pending, o->write ? o->value : value))
 			return true;
 	}
 	for (size_t i = 0; i < s->pending_n && s->pending[i].invoked <= limit; i++)
@@ -206,7 +233,7 @@ static bool search_ok(struct linear_op *ops, size_t n)
 	s.pending_n = n - s.n;
 	if (s.pending_n > PENDING_MAX)
 		return true;
-	ok = place(&s, 0, 0, 0, 0);
+	ok = place(&s, 0, (struct mask){0}, 0, 0);
 	free(s.table);
 	return ok;
 }
