@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of space credit both ends of a connection count for themselves what is spent. Once nothing is under way they
- * must agree: what only the spender counted is gone for as long as the connection lives. */
+/* Of space credit both ends of a connection count for themselves what is spent. Once nothing is under way
+ * they must agree: what only the spender counted is gone for as long as the connection lives. */
 #pragma once
 
 #include "cluster/replica_impl.h"

@@ -35,6 +35,7 @@ void fiber_wake(struct fiber *f);
 void fiber_sleep(uint64_t us); /* at least */
 /* Another thread may run here: now and then one does. */
 void fiber_crossing(void);
+void fiber_clock(void); /* a clock is about to be looked at */
 #define FOREVER UINT64_MAX
 
 struct vproc {
@@ -47,6 +48,8 @@ struct vproc {
 	char tag[96]; /* sockets.c */
 	const struct vnet_tap *tap;
 	uint64_t paused_until;
+	uint64_t stall_us; /* 0: no stall to come */
+	unsigned stall_points;
 	struct list fibers;
 	struct list files; /* struct vfd */
 	size_t leaked;

@@ -71,11 +71,13 @@ void loop_destroy(struct loop *l)
 
 uint64_t loop_mono_us(struct loop *l)
 {
+	fiber_clock();
 	return vhost_clock_us(l->host);
 }
 
 uint64_t loop_boot_us(struct loop *l)
 {
+	fiber_clock();
 	return vhost_clock_us(l->host);
 }
 

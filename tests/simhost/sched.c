@@ -350,6 +350,19 @@ void fiber_crossing(void)
 		fiber_sleep(draw(1, WAKE_MAX_US * 2));
 }
 
+void fiber_clock(void)
+{
+	struct vproc *p = vproc_current();
+	uint64_t us;
+
+	if (!p || !p->stall_us || (p->stall_points && --p->stall_points))
+		return;
+	us = p->stall_us;
+	p->stall_us = 0;
+	vproc_pause(p, us);
+	fiber_sleep(us);
+}
+
 /* ---- Hosts and processes ------------------------------------------------------------------------
  */
 
@@ -595,6 +608,12 @@ bool vproc_alive(const struct vproc *p)
 void vproc_pause(struct vproc *p, uint64_t us)
 {
 	p->paused_until = MAX(p->paused_until, S.now + us);
+}
+
+void vproc_stall(struct vproc *p, unsigned points, uint64_t us)
+{
+	p->stall_points = points;
+	p->stall_us = us;
 }
 
 struct vproc *vproc_current(void)

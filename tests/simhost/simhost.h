@@ -58,6 +58,9 @@ bool vproc_ended(const struct vproc *p); /* its main returned */
 /* kill -9: writes in flight still happen, or do not; everything else is kept. From anywhere. */
 void vproc_kill(struct vproc *p);
 void vproc_pause(struct vproc *p, uint64_t us); /* SIGSTOP, or a stalled virtual machine */
+/* The same, but in the midst of what it does: when its threads look at a clock for the points-th time from
+ * now, just before they do. */
+void vproc_stall(struct vproc *p, unsigned points, uint64_t us);
 struct vproc *vproc_current(void);
 struct vhost *vproc_host(const struct vproc *p);
 size_t vproc_leaked(const struct vproc *p); /* allocations that were left when main returned */

@@ -299,6 +299,7 @@ WRAP(int, clock_gettime, clockid_t id, struct timespec *ts)
 
 	if (!fiber_current())
 		return __real_clock_gettime(id, ts);
+	fiber_clock();
 	us = vhost_clock_us(vproc_current()->host);
 	if (id == CLOCK_REALTIME)
 		us += REALTIME_START_US;

@@ -6,6 +6,7 @@
 
 #include "cluster/replica_impl.h"
 #include "node/base/err.h"
+#include "tests/replica/credits.h"
 #include "tests/simhost/impl.h"
 #include "tests/simulator/audit.h"
 #include "tests/simulator/sim.h"
@@ -392,6 +393,28 @@ static void audit_node(struct sim_node *s)
 		sim_fail("node %u: a recount of its map differs in %llu places, %llu bad blocks",
 			 s->number, (unsigned long long)a.differences,
 			 (unsigned long long)a.bad_blocks);
+}
+
+static void compare_credits(struct sim_node *a, struct sim_node *b)
+{
+	if (a == b || !sim_node_serves(a) || !sim_node_serves(b))
+		return;
+	for (unsigned i = 0; i < a->node->shard_count; i++)
+		for (unsigned k = 0; k < b->node->shard_count; k++) {
+			const char *bad = credits_differ(
+				a->node->shards[i].replicator, (uint16_t)a->number,
+				b->node->shards[k].replicator, (uint16_t)b->number);
+
+			if (bad)
+				sim_fail("%s", bad);
+		}
+}
+
+void sim_check_credits(void)
+{
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++)
+		for (unsigned k = 1; k <= SIM_NODES_MAX; k++)
+			compare_credits(&sim.node[i], &sim.node[k]);
 }
 
 void sim_check_replicas(void)

@@ -12,15 +12,32 @@
 #include "tests/simulator/peek.h"
 #include "tests/simulator/sim.h"
 
-#define HOT_BLOCKS     12u
+#define RUN_BLOCKS     8u /* of one operation, ballast apart */
 #define SECTORS        (BLOCK_SIZE / SIM_SECTOR)
 #define BALLAST_BLOCK  12032u
 #define BALLAST_BLOCKS 128u
 #define CLIENT_ADDRESS 16u /* + index */
 
 /* Blocks in play, of each object: neighbours, others in the next page, in other regions. */
-static const uint32_t hot[HOT_BLOCKS] = {0, 1, 2, 3, 62, 63, 64, 65, 70, 4096, 4097, 9000};
+static const uint32_t few[] = {0, 1, 2, 3, 62, 63, 64, 65, 70, 4096, 4097, 9000};
 #define TRIM_FROM 9000u /* trims only where a search decides: zeros do not say who wrote them */
+#define WIDE      SIM_HOT_MAX /* so that what was written once stays for a while */
+
+const uint32_t *sim_hot(unsigned *count)
+{
+	static uint32_t wide[WIDE];
+
+	*count = ARRAY_LEN(few);
+	if (!sim.plan.wide)
+		return few;
+	for (unsigned i = 0; i < WIDE; i++)
+		wide[i] = i < 24   ? i       /* the first page, */
+			  : i < 48 ? i + 28  /* its end and the next, */
+			  : i < 60 ? i + 4042 /* the end of a region and the next, */
+				   : i + 8940; /* and another */
+	*count = WIDE;
+	return wide;
+}
 
 /* ---- History: of the simulator, not of any process ---- */
 
@@ -112,6 +129,7 @@ struct driver {
 	struct volume *volume;
 	enum driver_state state;
 	struct timer timer; /* opening, reopening */
+	struct timer next;  /* plan.gap_us: the next operation, whatever became of those before */
 	struct wait closed;
 	bool fenced;
 	unsigned open;
@@ -155,7 +173,7 @@ static unsigned registers_of(const struct op *op, uint32_t *out)
 
 static void op_note_writes(struct op *op)
 {
-	uint32_t reg[HOT_BLOCKS * SECTORS];
+	uint32_t reg[RUN_BLOCKS * SECTORS];
 
 	op->registers = registers_of(op, reg);
 	op->first = event_count;
@@ -175,7 +193,7 @@ static const uint8_t *op_byte(const struct op *op, uint64_t at)
 
 static void op_note_reads(struct op *op)
 {
-	uint32_t reg[HOT_BLOCKS * SECTORS];
+	uint32_t reg[RUN_BLOCKS * SECTORS];
 	unsigned n = registers_of(op, reg);
 
 	for (unsigned i = 0; i < n; i++) {
@@ -367,8 +385,10 @@ static void op_begin(struct driver *d, uint8_t kind, uint64_t offset, uint64_t l
 
 static void op_draw(struct driver *d)
 {
+	unsigned count;
+	const uint32_t *hot = sim_hot(&count);
 	uint32_t object = (uint32_t)sim_rand(0, sim.plan.objects - 1),
-		 at = (uint32_t)sim_rand(0, HOT_BLOCKS - 1);
+		 at = (uint32_t)sim_rand(0, count - 1);
 	uint64_t base = object * OBJECT_SIZE_MIN, offset = hot[at] * (uint64_t)BLOCK_SIZE, length;
 	uint8_t kind = sim_chance(0.55) ? IO_WRITE : IO_READ;
 	uint32_t n = 1;
@@ -380,7 +400,7 @@ static void op_draw(struct driver *d)
 		op_begin(d, kind, base + offset, BALLAST_BLOCKS * BLOCK_SIZE, false);
 		return;
 	}
-	while (at + n < HOT_BLOCKS && hot[at + n] == hot[at] + n && sim_chance(0.4))
+	while (n < RUN_BLOCKS && at + n < count && hot[at + n] == hot[at] + n && sim_chance(0.4))
 		n++;
 	length = (uint64_t)n * BLOCK_SIZE;
 	if (sim.plan.trims && kind == IO_WRITE && hot[at] >= TRIM_FROM && sim_chance(0.4)) {
@@ -403,10 +423,26 @@ static void driver_next(struct driver *d)
 		driver_reopen(d);
 		return;
 	}
+	if (sim.plan.gap_us && !sim.faults_over)
+		return;
 	while (d->state == DRIVER_OPEN && !d->fenced && d->c->left && d->open < sim.plan.depth) {
 		d->c->left--;
 		op_draw(d);
 	}
+}
+
+static void on_next(struct timer *t)
+{
+	struct driver *d = container_of(t, struct driver, next);
+
+	if (d->state == DRIVER_OPEN && !d->fenced && d->c->left && d->open < sim.plan.depth) {
+		d->c->left--;
+		op_draw(d);
+	}
+	if (sim.faults_over)
+		driver_next(d);
+	else
+		timer_set(&d->next, sim_rand(0, 2 * sim.plan.gap_us));
 }
 
 /* ---- Opening and closing ---- */
@@ -451,7 +487,10 @@ static void driver_start(struct sim_client *c, struct loop *loop, struct client 
 	c->driver = d;
 	c->open = 0;
 	timer_init(&d->timer, loop, on_timer);
+	timer_init(&d->next, loop, on_next);
 	timer_set(&d->timer, 0);
+	if (sim.plan.gap_us)
+		timer_set(&d->next, 0);
 }
 
 /* ---- Clients on hosts of their own ---- */
@@ -607,7 +646,9 @@ void sim_clients_create(void)
 		c->index = i;
 		c->left = sim.plan.ops;
 		if (i >= sim.plan.clients)
-			c->node = (unsigned)sim_rand(1, sim.plan.nodes);
+			c->node = sim.plan.gateways > 1
+					  ? 1 + (i - sim.plan.clients) % sim.plan.nodes
+					  : (unsigned)sim_rand(1, sim.plan.nodes);
 		snprintf(c->name, sizeof(c->name), "c%u%s", i, c->node ? "-in-node" : "");
 		if (!c->node) {
 			c->host = vhost_create(c->name);
@@ -642,11 +683,13 @@ static void final_on_loop(struct post *post)
 {
 	struct start_post *p = container_of(post, struct start_post, post);
 	struct driver *d = p->c->driver;
+	unsigned count;
+	const uint32_t *hot = sim_hot(&count);
 
 	free(p);
 	sim.final_reads_due = false;
 	for (uint32_t o = 0; o < sim.plan.objects; o++) {
-		for (unsigned i = 0; i < HOT_BLOCKS; i++)
+		for (unsigned i = 0; i < count; i++)
 			op_begin(d, IO_READ, o * OBJECT_SIZE_MIN + hot[i] * (uint64_t)BLOCK_SIZE,
 				 BLOCK_SIZE, true);
 		for (unsigned i = 0; i < 4 && sim.plan.tiny_log; i++)

@@ -36,7 +36,7 @@ static void restart(void *arg)
 		sim_node_start(s);
 }
 
-static void restart_in(struct sim_node *s, uint64_t us)
+void sim_restart_in(struct sim_node *s, uint64_t us)
 {
 	simhost_at(us, NULL, restart, NULL, s);
 }
@@ -61,7 +61,7 @@ static void silence_over(void *arg)
 	keep_free(arg);
 }
 
-static void silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us)
+void sim_silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us)
 {
 	struct silence *x = keep_alloc(sizeof(*x));
 
@@ -96,14 +96,14 @@ static void fault_silence(struct sim_node *s)
 
 		if (o == s->host || (!alone && o != other))
 			continue;
-		silence(s->host, o, c, us);
+		sim_silence(s->host, o, c, us);
 		if (both)
-			silence(o, s->host, c, us + sim_rand(0, 50) * SIM_MS);
+			sim_silence(o, s->host, c, us + sim_rand(0, 50) * SIM_MS);
 	}
 	if (!alone && other->address > SIM_NODES_MAX) {
-		silence(s->host, other, c, us);
+		sim_silence(s->host, other, c, us);
 		if (both)
-			silence(other, s->host, c, us);
+			sim_silence(other, s->host, c, us);
 	}
 }
 
@@ -148,7 +148,7 @@ static void suspect(unsigned node)
 	if (sim_chance(0.5) && pn->id <= sim.plan.nodes)
 		for (unsigned i = 1; i <= sim.plan.nodes; i++)
 			if (i != pn->id)
-				silence(sim.node[i].host, sim.node[pn->id].host, 1,
+				sim_silence(sim.node[i].host, sim.node[pn->id].host, 1,
 					sim_rand(50, 1500) * SIM_MS);
 }
 
@@ -166,11 +166,11 @@ static void hidden_restart(struct sim_node *s)
 		if (i != s->number) {
 			uint64_t us = sim_rand(200, 900) * SIM_MS;
 
-			silence(s->host, sim.node[i].host, 2, us);
-			silence(sim.node[i].host, s->host, 2, us);
+			sim_silence(s->host, sim.node[i].host, 2, us);
+			sim_silence(sim.node[i].host, s->host, 2, us);
 		}
 	sim_node_kill(s, false);
-	restart_in(s, sim_rand(500, 10000));
+	sim_restart_in(s, sim_rand(500, 10000));
 	simhost_at(sim_rand(60, 250) * SIM_MS, NULL, suspect_as, NULL,
 		   (void *)(uintptr_t)s->number);
 }
@@ -186,16 +186,22 @@ static void fast_again(void *arg)
 	vhost_set_latency(s->host, VIO_FLUSH, 20, 800);
 }
 
+void sim_disks_slow(struct sim_node *s, uint64_t max_us, bool reads, uint64_t us)
+{
+	sim_trace("node %u: slow disks, up to %.1f ms", s->number, (double)max_us / 1000);
+	vhost_set_latency(s->host, VIO_WRITE, max_us / 20, max_us);
+	vhost_set_latency(s->host, VIO_FLUSH, max_us / 20, max_us);
+	if (reads)
+		vhost_set_latency(s->host, VIO_READ, max_us / 20, max_us);
+	simhost_at(us, NULL, fast_again, NULL, s);
+}
+
 static void fault_slow(struct sim_node *s)
 {
 	uint64_t hi = sim_rand(5, 1500) * SIM_MS;
+	bool reads = sim_chance(0.5);
 
-	sim_trace("node %u: slow disks, up to %.1f ms", s->number, (double)hi / 1000);
-	vhost_set_latency(s->host, VIO_WRITE, hi / 20, hi);
-	vhost_set_latency(s->host, VIO_FLUSH, hi / 20, hi);
-	if (sim_chance(0.5))
-		vhost_set_latency(s->host, VIO_READ, hi / 20, hi);
-	simhost_at(sim_rand(100, 1500) * SIM_MS, NULL, fast_again, NULL, s);
+	sim_disks_slow(s, hi, reads, sim_rand(100, 1500) * SIM_MS);
 }
 
 static bool all_in(void)
@@ -301,7 +307,7 @@ static void lose_map(void *arg)
 
 static void power_back(struct sim_node *s)
 {
-	restart_in(s, sim_chance(0.5) ? sim_rand(5, 400) * SIM_MS : sim_rand(100, 5000) * SIM_MS);
+	sim_restart_in(s, sim_chance(0.5) ? sim_rand(5, 400) * SIM_MS : sim_rand(100, 5000) * SIM_MS);
 }
 
 static void fault_process(struct sim_node *s)
@@ -317,10 +323,10 @@ static void fault_process(struct sim_node *s)
 		sim_node_kill(s, false);
 		if (s == hurt && sim_chance(p->reformat)) {
 			lose_map(s);
-			restart_in(s, sim_rand(2000, 5000) * SIM_MS);
+			sim_restart_in(s, sim_rand(2000, 5000) * SIM_MS);
 			return;
 		}
-		restart_in(s, sim_chance(0.5) ? sim_rand(1, 100) * SIM_MS
+		sim_restart_in(s, sim_chance(0.5) ? sim_rand(1, 100) * SIM_MS
 					      : sim_rand(100, 4000) * SIM_MS);
 	} else if (sim_chance(p->power)) {
 		sim.counts.cuts++;
@@ -372,7 +378,7 @@ static void blackout(void)
 		if (!s->host || !s->member)
 			continue;
 		sim_node_kill(s, true);
-		restart_in(s, sim_rand(1, 2000) * SIM_MS);
+		sim_restart_in(s, sim_rand(1, 2000) * SIM_MS);
 	}
 	sim.counts.cuts++;
 }
@@ -388,7 +394,7 @@ static void leader_kill(void)
 		if (st.role != CONSENSUS_LEADER)
 			continue;
 		sim_node_kill(&sim.node[i], sim_chance(0.3));
-		restart_in(&sim.node[i], sim_rand(1, 3000) * SIM_MS);
+		sim_restart_in(&sim.node[i], sim_rand(1, 3000) * SIM_MS);
 		sim.counts.kills++;
 		return;
 	}
@@ -454,6 +460,7 @@ void sim_faults_begin(void)
 	if (p->join && p->spare)
 		sim_join_later(&sim.node[p->nodes + 1], sim_rand(0, p->fault_us));
 	simhost_at(sim_rand(0, 500) * SIM_MS, NULL, step, NULL, NULL);
+	sim_shapes_begin();
 }
 
 /* ---- The end of them ---- */

@@ -27,7 +27,7 @@ static int usage(void)
 {
 	fprintf(stderr, "usage: tests/sim --seed N | --batch N [--from S] | --seconds T [--from S] "
 			"| --planted\n"
-			"       [--known FILE] [--rough] [--jobs N] [--log LEVEL]\n");
+			"       [--known FILE] [--plan NAME] [--jobs N] [--log LEVEL]\n");
 	return 2;
 }
 
@@ -46,14 +46,14 @@ int main(int argc, char **argv)
 		const char *a = argv[i];
 		bool has = i + 1 < argc;
 
-		if (!strcmp(a, "--rough"))
-			b.plan = sim_plan_rough;
-		else if (!strcmp(a, "--planted"))
+		if (!strcmp(a, "--planted"))
 			planted = true;
 		else if (!strcmp(a, "--all"))
 			planted = all = true;
 		else if (!has)
 			return usage();
+		else if (!strcmp(a, "--plan") && sim_plan_named(argv[i + 1]))
+			b.plan = sim_plan_named(argv[++i]);
 		else if (!strcmp(a, "--seed"))
 			seed = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(a, "--batch"))

@@ -3,6 +3,8 @@
  * hides what another would show. */
 #include "tests/simulator/plan.h"
 
+#include <string.h>
+
 #include "node/base/check.h"
 #include "node/base/rng.h"
 
@@ -11,6 +13,16 @@ static double on(struct rng *r, double share, double low, double high)
 	double x = (double)rng_between(r, 0, 1000) / 1000;
 
 	return rng_chance(r, share) ? low + (high - low) * x * x : 0;
+}
+
+/* In the nodes themselves, where they notice a primary that does not know it is none. */
+static void steady_clients(struct sim_plan *p, struct rng *r)
+{
+	p->clients = 1;
+	p->gateways = 3;
+	p->gap_us = rng_between(r, 1000, 15000);
+	p->depth = 48;
+	p->ops = 300;
 }
 
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
@@ -64,6 +76,12 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->spare = p->join ? 1 : 0;
 	if (p->nodes + p->spare > SIM_NODES_MAX)
 		p->spare = 0;
+	if (rng_chance(&r, 0.25)) {
+		p->shapes = (unsigned)rng_between(&r, 1, SHAPE_ALL);
+		p->wide = rng_chance(&r, 0.5);
+		if (rng_chance(&r, 0.5))
+			steady_clients(p, &r);
+	}
 }
 
 void sim_plan_rough(struct sim_plan *p, uint64_t seed)
@@ -92,7 +110,9 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
 	p->rot = p->eio = p->reformat = p->slow_disk = p->client_kill = p->fence = 0;
 	p->duplicate = 0.1;
-	p->trims = p->partial = p->minority = false;
+	p->trims = p->partial = p->minority = p->wide = false;
+	p->shapes = 0;
+	p->gap_us = 0;
 }
 
 /* For single rules: rough weather, and what they need besides. */
@@ -140,4 +160,77 @@ void sim_plan_dedup(struct sim_plan *p, uint64_t seed)
 	sim_plan_rough(p, seed);
 	p->dedup = true;
 	p->compression = false;
+}
+
+/* A shape, over and over, in weather that is fair otherwise. */
+static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 15485863 + 11);
+	sim_plan_from_seed(p, seed);
+	p->nodes = 3;
+	p->copies = 2 + seed % 2;
+	p->objects = 1;
+	p->spare = 0;
+	p->join = p->resize = p->exclusive = false;
+	p->shapes = shapes;
+	p->wide = rng_chance(&r, 0.5);
+	steady_clients(p, &r);
+	p->fault_us = rng_between(&r, 3000000, 7000000);
+	p->kill = p->power = p->pause = p->block = p->reset = p->slow_disk = p->blackout = 0;
+	p->rot = p->eio = p->reformat = p->client_kill = p->fence = p->suspect = p->leader_kill = 0;
+	p->minority = false;
+}
+
+void sim_plan_cut_off(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(CUT_OFF));
+}
+
+void sim_plan_lag(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(LAG));
+}
+
+void sim_plan_reborn(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(REBORN));
+}
+
+void sim_plan_return(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(RETURN));
+	p->copies = 2;
+}
+
+void sim_plan_dark(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(DARK));
+}
+
+void sim_plan_stall(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(STALL));
+}
+
+/* ---- By name ---- */
+
+static const struct {
+	const char *name;
+	sim_plan_fn *plan;
+} named[] = {
+#define NAMED(name) {#name, sim_plan_##name}
+	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
+	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
+	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall),
+#undef NAMED
+};
+
+sim_plan_fn *sim_plan_named(const char *name)
+{
+	for (size_t i = 0; name && i < ARRAY_LEN(named); i++)
+		if (!strcmp(named[i].name, name))
+			return named[i].plan;
+	return NULL;
 }

@@ -8,6 +8,19 @@
 #define SIM_NODES_MAX   5u
 #define SIM_CLIENTS_MAX 4u
 
+/* Faults that come together, as one story (shapes.c). */
+enum sim_shape {
+	SHAPE_CUT_OFF, /* another one takes over while the primary hears no news */
+	SHAPE_LAG,     /* a takeover while a member lacks the newest writes */
+	SHAPE_REBORN,  /* a process ends and its successor takes over before anybody notices */
+	SHAPE_RETURN,  /* who was away comes back, and becomes the primary */
+	SHAPE_DARK,    /* slow disks, then no power */
+	SHAPE_STALL,   /* a process stands still in the midst of a turn */
+	SHAPES
+};
+#define SHAPE(x)  (1u << SHAPE_##x)
+#define SHAPE_ALL ((1u << SHAPES) - 1)
+
 struct sim_plan {
 	uint64_t seed;
 	unsigned nodes, spare, copies, shards, clients, gateways, ops, depth, objects;
@@ -20,16 +33,28 @@ struct sim_plan {
 	int64_t drift_ppm; /* clock rates differ by up to twice that */
 	bool drift, trims, partial, compression, dedup, confirm, tiny_log, tiny_data, exclusive,
 		resize, join;
+	unsigned shapes; /* enum sim_shape, as bits */
+	uint64_t gap_us; /* clients begin so often, whatever is answered; 0: when something is */
+	bool wide;       /* many blocks in play, few writes to each */
 	bool minority; /* a minority stays broken for good at the end */
 	bool verbose;
 };
 
-void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);
+typedef void sim_plan_fn(struct sim_plan *p, uint64_t seed);
+sim_plan_fn *sim_plan_named(const char *name); /* NULL: there is none */
+sim_plan_fn sim_plan_from_seed;
 /* Rough weather: few nodes, many faults of the kinds that tell rules apart. For planted faults. */
-void sim_plan_rough(struct sim_plan *p, uint64_t seed);
-void sim_plan_partial(struct sim_plan *p, uint64_t seed);
-void sim_plan_fence(struct sim_plan *p, uint64_t seed);
-void sim_plan_log(struct sim_plan *p, uint64_t seed);
-void sim_plan_power(struct sim_plan *p, uint64_t seed);
-void sim_plan_rot(struct sim_plan *p, uint64_t seed);
-void sim_plan_dedup(struct sim_plan *p, uint64_t seed);
+sim_plan_fn sim_plan_rough;
+sim_plan_fn sim_plan_partial;
+sim_plan_fn sim_plan_fence;
+sim_plan_fn sim_plan_log;
+sim_plan_fn sim_plan_power;
+sim_plan_fn sim_plan_rot;
+sim_plan_fn sim_plan_dedup;
+/* One shape and little else. */
+sim_plan_fn sim_plan_cut_off;
+sim_plan_fn sim_plan_lag;
+sim_plan_fn sim_plan_reborn;
+sim_plan_fn sim_plan_return;
+sim_plan_fn sim_plan_dark;
+sim_plan_fn sim_plan_stall;

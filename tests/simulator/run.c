@@ -111,6 +111,10 @@ static void verdict(void)
 		sim_clients_final_reads();
 		must_end(sim_clients_done, "the last reads are not answered");
 	}
+	if (!sim.failure[0]) {
+		run_until(NULL, simhost_now_us() + SIM_UNDER_WAY_US);
+		sim_check_credits();
+	}
 	bad = sim.failure[0] ? NULL : sim_history_check();
 	if (bad)
 		sim_fail("%s", bad);

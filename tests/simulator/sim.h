@@ -2,13 +2,15 @@
 /* A whole cluster in one process, in virtual time, from one seed. See README.md.
  *
  *   plan.c      what a seed stands for: sizes, kinds of faults and their rates
- *   doors.c     what stands for files of identity, certificates, Raft's database, the admin
- * interface host.c      a node's process: start, supervisor, what is looked at from outside
+ *   doors.c     what stands for files of identity, certificates, Raft's database, the admin interface
+ *   host.c      a node's process: start, supervisor, what is looked at from outside
  *   operator.c  birth of the cluster, commands to it
- *   client.c    clients: the product's, on hosts of their own or inside a node; what they do and
- * saw faults.c    what goes wrong, when, and what it may never exceed check.c     what must hold at
- * all times; replicas when quiet run.c       one history: birth, faults, healing, verdict main.c
- * batches, planted faults, the command line */
+ *   client.c    clients: the product's, on hosts of their own or inside a node; what they do and saw
+ *   faults.c    what goes wrong, when, and what it may never exceed
+ *   shapes.c    faults that come together, as one story
+ *   check.c     what must hold at all times; replicas when quiet
+ *   run.c       one history: birth, faults, healing, verdict
+ *   main.c      batches, planted faults, the command line */
 #pragma once
 
 #include "client/client.h"
@@ -20,14 +22,15 @@
 #include "tests/simulator/doors.h"
 #include "tests/simulator/plan.h"
 
-#define SIM_SECTOR 512u
-#define SIM_PORT   7000u
-#define SIM_CACHE  VPATH "cache"
-#define SIM_DATA   VPATH "data"
-#define SIM_DB     VPATH "db"
-#define SIM_US     1u
-#define SIM_MS     1000u
-#define SIM_S      1000000u
+#define SIM_SECTOR  512u
+#define SIM_PORT    7000u
+#define SIM_CACHE   VPATH "cache"
+#define SIM_DATA    VPATH "data"
+#define SIM_DB      VPATH "db"
+#define SIM_US      1u
+#define SIM_MS      1000u
+#define SIM_S       1000000u
+#define SIM_HOT_MAX 64u
 /* Longer than any silence or pause: nothing of before is under way any more. */
 #define SIM_UNDER_WAY_US (5 * SIM_S)
 
@@ -82,7 +85,7 @@ struct sim {
 	struct sim_counts {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
-			fences, held, deep_pauses, resizes, joins;
+			fences, held, deep_pauses, resizes, joins, shapes;
 	} counts;
 };
 extern struct sim sim;
@@ -128,6 +131,8 @@ bool sim_clients_done(void);
 bool sim_client_ready(void);        /* one has the volume open */
 void sim_clients_final_reads(void); /* through it */
 void sim_clients_describe(char *text, size_t size);
+/* Blocks in play, of each object; ballast apart. */
+const uint32_t *sim_hot(unsigned *count);
 const char *sim_history_check(void);
 void sim_history_clear(void);
 
@@ -138,12 +143,19 @@ void sim_heal(void);
 bool sim_broken_ask(void); /* false: Raft cannot do without it, and it has come back */
 bool sim_broken_known(void); /* whether the broken one may be: Raft answered */
 void sim_broken_decide(void);
+void sim_silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us);
+void sim_restart_in(struct sim_node *s, uint64_t us);
+void sim_disks_slow(struct sim_node *s, uint64_t max_us, bool reads, uint64_t us);
+
+/* shapes.c */
+void sim_shapes_begin(void);
 
 /* check.c */
 void sim_check_begin(void);
 void sim_check_now(void); /* between events */
 bool sim_all_quiet(void);
 void sim_check_replicas(void);
+void sim_check_credits(void); /* when nothing is under way */
 void sim_describe(char *text, size_t size);
 
 /* run.c: true: nothing was found. */
