@@ -175,6 +175,13 @@ static void set_policy(struct object *o)
 	store_object_reduce(o->store, v->reduce);
 }
 
+static bool map_knows_us(const struct replicator *r)
+{
+	const struct map_node *me = map_node(r->map, r->node);
+
+	return me && me->incarnation == r->incarnation;
+}
+
 /* The store's object, made if the map lists this replica and it is not there yet. */
 static void ensure_store(struct object *o)
 {
@@ -192,6 +199,9 @@ static void ensure_store(struct object *o)
 		set_policy(o);
 		return;
 	}
+	/* What a map from before this process lists may be gone again. */
+	if (!map_knows_us(o->r))
+		return;
 	o->creating = true;
 	o->create_wait.resume = created;
 	object_hold(o);

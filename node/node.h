@@ -108,6 +108,7 @@ void node_stop(struct node *n);
 /* node_start.c: identity → groups → control → registration → shards. */
 int node_claim(void *node, struct wait *w); /* admin_node_ops.claim */
 int node_start_claimed(struct node *n);     /* at process start, when identity.json is there */
+void node_start_delta(struct node *n);	    /* state was applied, before the shards run */
 
 /* node_groups.c: opening disk groups, and what to do when one has lost its log or map. */
 void node_groups_find(struct node *n); /* blocking, before control starts: exclusive open, scan */

@@ -64,6 +64,7 @@ void node_delta(void *node, uint8_t *bytes, size_t len)
 		}
 	} else {
 		free(bytes);
+		node_start_delta(n);
 	}
 	if (n->control) { /* not while control_start replays */
 		node_removed_check(n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From an identity to a serving node (replication N1):
  *   TLS → disk groups opened exclusively → incarnation raised, durably, everywhere → Raft and the
- *   listener → registered in Raft by compare-and-swap → shards and NBD.
+ *   listener → registered in Raft by compare-and-swap → that applied here, too → shards and NBD.
  * The first half is a blocking step table; the second waits for a leader as long as it takes. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define PROPOSE_DEADLINE_MS 5000u
 #define RETRY_US            50000u
 
-enum start_stage { START_INIT, START_REGISTER, START_SHARDS, START_DONE };
+enum start_stage { START_INIT, START_REGISTER, START_APPLY, START_SHARDS, START_DONE };
 
 struct node_start {
 	struct node *node;
@@ -220,6 +220,21 @@ static bool start_settled(struct node_start *st, int rc)
 	return false;
 }
 
+/* The leader answers before this node has applied what it answers, and until then the map here is of before
+ * this process, maybe long before: it lists replicas that its predecessor gave up, and none of later. */
+static bool is_applied(const struct node *n)
+{
+	const struct map_node *me = map_node(state_map(control_state(n->control)), n->identity.number);
+
+	return me && me->incarnation >= n->identity.incarnation;
+}
+
+void node_start_delta(struct node *n)
+{
+	if (n->start && n->start->stage == START_APPLY)
+		timer_set(&n->start->retry, 0);
+}
+
 static void start_run(struct node_start *st, int rc)
 {
 	struct node *n = st->node;
@@ -243,6 +258,13 @@ static void start_run(struct node_start *st, int rc)
 		case START_REGISTER:
 			rc = propose_register(st);
 			break;
+		case START_APPLY:
+			if (!is_applied(n)) {
+				timer_set(&st->retry, RETRY_US);
+				return;
+			}
+			st->stage++;
+			continue;
 		case START_SHARDS:
 			n->registered = true;
 			start_shards(n);

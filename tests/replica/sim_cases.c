@@ -533,7 +533,8 @@ static unsigned placed_lately(void)
 	return 0;
 }
 
-/* Its process starts again and hears only of the time before: what it is, its primary tells it. */
+/* Its process starts again and hears only of the time before: what it is, its primary tells it. That of a
+ * node which was emptied makes nothing anew. */
 bool sim_case_old_map(uint64_t seed)
 {
 	struct sim_plan plan = {.seed = seed,
@@ -553,6 +554,8 @@ bool sim_case_old_map(uint64_t seed)
 	sim_evacuate(empty_node);
 	wait_for(emptied, "the node is empty");
 	sim_jobs_cancel();
+	sim_proc_crash(empty_node);
+	sim_proc_start_old(empty_node, old, 8000000);
 	placed = sim.failure[0] ? 0 : placed_lately();
 	if (placed) {
 		sim_proc_crash(placed);
@@ -561,6 +564,10 @@ bool sim_case_old_map(uint64_t seed)
 			sim_fail("a replica placed lately is not joined while its map is old:%s",
 				 sim_describe());
 	}
+	sim_run_until(sim.now_us + 1000000, NULL);
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (!sim.failure[0] && sim_store_holds(sim.proc[empty_node].disk, object_id(sim.volume, i)))
+			sim_fail("object %u was made anew by an old map", i);
 	return sim_finish();
 }
 

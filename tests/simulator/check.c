@@ -105,6 +105,10 @@ static void check_control(void)
 				 (unsigned long long)s->map_version,
 				 (unsigned long long)m->version);
 		s->map_version = m->version;
+		/* N1: its shards never see a map from before its registration. */
+		if (sim_node_serves(s) && map_node(m, (uint16_t)i) &&
+		    map_node(m, (uint16_t)i)->incarnation < s->node->identity.incarnation)
+			sim_fail("node %u serves by a map that is older than its process", i);
 		control_status(s->node->control, &st);
 		if (st.role == CONSENSUS_LEADER && st.term < TERMS_MAX) {
 			if (leader_of[st.term] && leader_of[st.term] != i)
