@@ -10,7 +10,7 @@
 
 struct world {
 	struct voters_node node[MANY];
-	char fault_set[MANY][8];
+	char fault_set[MANY][12];
 	unsigned count;
 	uint16_t leader;
 	unsigned steps;
