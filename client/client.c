@@ -286,6 +286,13 @@ void client_list(const struct client *c, void (*fn)(void *arg, const struct clie
 
 /* ---- For people ---- */
 
+bool client_is_removed(const struct client *c, const char *identity)
+{
+	const struct map_node *n = map_holder_node(c->cfg.map, identity);
+
+	return n && (n->state == NODE_REMOVED || n->state == NODE_DEAD);
+}
+
 uint64_t client_map_version(const struct client *c)
 {
 	return c->cfg.map->version;

@@ -41,6 +41,8 @@ void client_destroy(struct client *c); /* after all volumes were closed */
 void client_map_changed(struct client *c, enum map_record kind, uint64_t id);
 void client_map_done(struct client *c); /* queued retries go out */
 
+/* "node:UUID", as a certificate says it, of a node that is in the cluster no more. */
+bool client_is_removed(const struct client *c, const char *identity);
 /* Volumes that can be opened now, from the map: for front ends that list and describe exports. */
 struct client_volume {
 	char name[NAME_MAX_LEN + 1];

@@ -311,6 +311,10 @@ static void conn_handshake(struct nbd_conn *c)
 		fdwatch_want(&c->watch, want == TLS_WANT_WRITE ? FD_WRITE : FD_READ);
 		return;
 	}
+	if (client_is_removed(c->server->cfg.client, tls_peer_name(c->tls))) {
+		nbd_conn_fail(c, "the certificate is that of a node that was removed");
+		return;
+	}
 	nbd_negotiate_tls_started(&c->negotiation);
 	c->after_out = NBD_STEP_NEXT;
 	c->state = NBD_NEGOTIATING;

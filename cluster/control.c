@@ -92,12 +92,23 @@ static const struct consensus_hooks raft_hooks = {
 
 /* ---- Deltas ---- */
 
+static bool is_removed(const struct control *c, const char *identity)
+{
+	const struct map_node *n = map_holder_node(state_map(c->state), identity);
+
+	return n && n->state == NODE_REMOVED;
+}
+
 /* `bytes` is the delta from c->delta_version, for those who are there too; others get their own. */
 static void subscriber_push(struct control *c, struct subscriber *s, const struct writer *bytes)
 {
 	uint64_t version = state_map(c->state)->version;
 	struct writer own = writer_init_heap();
 
+	if (is_removed(c, s->identity)) { /* the front end of a node that is no more one of us */
+		conn_close(s->conn, -ERR_AUTH);
+		return;
+	}
 	if (!s->watching || s->sent == version || conn_full(s->conn))
 		return;
 	if (!bytes || s->sent != c->delta_version) {
@@ -164,6 +175,7 @@ static void control_flush(struct turn_end *t)
 		control_requests_step(c, true);
 	}
 	control_duty(c);
+	control_requests_applied(c);
 	control_calls_finish(c);
 	control_requests_finish(c);
 	if (!c->stopping)

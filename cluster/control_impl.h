@@ -12,6 +12,7 @@
 #define CONTROL_PLAN_US 100000u /* between plans, while there is something to move */
 #define CONTROL_BATCH_KEEP_US 300000u /* object changes wait so long for a leader; authors retry at 250 ms */
 #define CONTROL_VOLUME_MS 30000u
+#define CONTROL_CATCH_UP_US 1000000u /* for what was applied at the leader to be applied here */
 #define CONTROL_CLIENT_MS 10000u
 #define CONTROL_CLIENT_PROPOSALS 64u
 #define CONTROL_CALLS_MAX 1024u
@@ -36,14 +37,16 @@ struct subscriber {
 };
 
 /* A proposal of this node. WAITING: no leader, or a pause before the next try. LOCAL: in our log.
- * REMOTE: asked the leader. DONE: its owner is resumed at the end of the turn. */
-enum request_state { REQUEST_WAITING, REQUEST_LOCAL, REQUEST_REMOTE, REQUEST_DONE };
+ * REMOTE: asked the leader. ANSWERED: it is applied there, not yet here. DONE: its owner is resumed at the
+ * end of the turn. */
+enum request_state { REQUEST_WAITING, REQUEST_LOCAL, REQUEST_REMOTE, REQUEST_ANSWERED, REQUEST_DONE };
 struct request {
 	struct list link;
 	struct control *c;
 	struct control_propose *p; /* NULL: its owner was told already */
 	enum request_state state;
-	uint64_t id, deadline_us, retry_us;
+	uint64_t id, deadline_us;
+	uint64_t retry_us; /* of an answered one: when it is not waited for any more */
 	bool unknown; /* an attempt may have been applied */
 	bool repeatable;
 	uint16_t leader;
@@ -125,6 +128,7 @@ bool control_send(struct control *c, uint16_t node, uint16_t opcode, uint64_t id
 /* control_propose.c */
 void control_requests_step(struct control *c, bool now); /* now: a leader or a peer has come */
 void control_requests_peer_down(struct control *c, uint16_t node);
+void control_requests_applied(struct control *c); /* something was applied here */
 void control_requests_finish(struct control *c); /* resumes owners of what is done */
 void control_requests_cancel(struct control *c);
 void control_batch_flush(struct control *c);
@@ -133,7 +137,8 @@ void control_on_proposed(struct control *c, struct peer *p, const struct frame *
 void control_client_on_propose(struct control *c, struct subscriber *s, const struct frame *f);
 bool control_requests_busy(const struct control *c);
 
-/* control_place.c: 0, or a refusal in *out. `placed` is filled only if the command needed placing. */
+/* control_place.c: what only the leader can judge or fill in. 0, or a refusal in *out. `placed` is filled
+ * only if the command needed placing. */
 int control_place(struct control *c, const void *cmd, size_t len, struct writer *placed,
 		  struct command_result *out);
 
@@ -156,6 +161,8 @@ void control_duty(struct control *c);
 /* control_remove.c */
 bool control_node_leaves(const struct control *c, uint16_t node); /* but for its vote it could go now */
 void control_remove(struct control *c);
+/* On the leader, before a command is appended: 0, or a refusal in *out. A node that we hear is not dead. */
+int control_remove_check(const struct control *c, const void *cmd, size_t len, struct command_result *out);
 
 /* control_relocate.c */
 void control_relocate(struct control *c);

@@ -113,6 +113,8 @@ int control_place(struct control *c, const void *data, size_t len, struct writer
 	void *arena = NULL;
 	int rc = 0;
 
+	if (kind == CMD_NODE_REMOVE)
+		return control_remove_check(c, data, len, out);
 	if (kind != CMD_VOLUME_CREATE && kind != CMD_VOLUME_RESIZE)
 		return 0;
 	cmd = xcalloc(1, sizeof(*cmd));

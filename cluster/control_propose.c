@@ -3,8 +3,10 @@
  * the shards' object changes.
  *
  *   WAITING --leader is here--> LOCAL  --applied--> DONE
- *      ^  \--leader is a peer--> REMOTE --answer--> DONE
+ *      ^  \--leader is a peer--> REMOTE --answer--> ANSWERED --applied here--> DONE
  *      +---- not leader: nothing was done; or outcome unknown and the command may be repeated
+ *
+ * Who is told that something is done finds it in the state of this node.
  *
  * An attempt whose outcome is unknown (leadership or connection lost) is repeated only if applying
  * the command twice is the same as once: by its compare-and-swap, or because state.c recognises it.
@@ -127,6 +129,10 @@ static void request_expire(struct request *q)
 {
 	struct control_propose *p = q->p;
 
+	if (q->state == REQUEST_ANSWERED) {
+		request_done(q, 0);
+		return;
+	}
 	if (q->state != REQUEST_LOCAL) {
 		request_done(q, q->unknown || q->state == REQUEST_REMOTE ? -ETIMEDOUT
 									 : -ERR_NO_LEADER);
@@ -154,7 +160,26 @@ void control_requests_step(struct control *c, bool at_once)
 			request_expire(q);
 		else if (q->state == REQUEST_WAITING && (at_once || now >= q->retry_us))
 			request_try(q);
+		else if (q->state == REQUEST_ANSWERED && now >= q->retry_us)
+			request_done(q, 0);
 	}
+}
+
+static bool applied_here(const struct control *c, uint64_t index)
+{
+	struct consensus_status st;
+
+	consensus_status(c->consensus, &st);
+	return st.applied >= index;
+}
+
+void control_requests_applied(struct control *c)
+{
+	struct request *q, *next;
+
+	list_for_each_safe(q, next, &c->requests, link)
+		if (q->state == REQUEST_ANSWERED && q->p && applied_here(c, q->p->result.index))
+			request_done(q, 0);
 }
 
 void control_requests_peer_down(struct control *c, uint16_t node)
@@ -254,7 +279,10 @@ void control_on_proposed(struct control *c, struct peer *p, const struct frame *
 			request_wait(q, true);
 		} else {
 			q->p->result = *result;
-			request_done(q, 0);
+			q->state = REQUEST_ANSWERED;
+			q->retry_us = control_now_us(c) + CONTROL_CATCH_UP_US;
+			if (applied_here(c, result->index))
+				request_done(q, 0);
 		}
 	}
 	free(result);

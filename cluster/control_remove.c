@@ -36,6 +36,30 @@ static void propose_removal(struct control *c, const struct map_node *n, const c
 	free(cmd);
 }
 
+int control_remove_check(const struct control *c, const void *data, size_t len,
+			 struct command_result *out)
+{
+	struct reader r = reader_init(data, len);
+	struct command *cmd = xcalloc(1, sizeof(*cmd));
+	const struct map_node *n;
+	void *arena = NULL;
+	int rc = 0;
+
+	if (!command_decode(&r, cmd, &arena) && cmd->node_remove.flags & NODE_REMOVE_DEAD) {
+		n = map_node(state_map(c->state), cmd->node_remove.node);
+		if (n && n->state != NODE_REMOVED && control_contact(c, n, 0).up)
+			rc = out->code = -ERR_REFUSED;
+		if (rc)
+			snprintf(out->text, sizeof(out->text),
+				 "node %s is up, the leader hears it: it is removed in order, or "
+				 "stopped first",
+				 n->name);
+	}
+	free(arena);
+	free(cmd);
+	return rc;
+}
+
 /* Called between membership changes: what the configuration says is committed. */
 void control_remove(struct control *c)
 {

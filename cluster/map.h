@@ -11,7 +11,8 @@
 #include "node/base/uuid.h"
 #include "store/version.h"
 
-#define NODES_MAX 64u
+#define NODES_MAX 64u /* at a time */
+#define NODE_IDS_MAX 1023u /* numbers ever given out: those of removed nodes stay theirs */
 #define GROUPS_PER_NODE_MAX 5u
 #define COPIES_MAX 3u
 #define MEMBERS_MAX 6u /* copies, and members on their way in or out */

@@ -341,7 +341,7 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	if (g->node == r->node) /* another group of this node: only its own process can tell */
 		return c->primary_incarnation != r->incarnation || !replica_group(r, pm->group) ||
 		       replica_group(r, pm->group)->failed;
-	return g->node <= NODES_MAX && peer_suspect(r, o, g->node, now);
+	return g->node <= NODE_IDS_MAX && peer_suspect(r, o, g->node, now);
 }
 
 /* Joined or being joined by the primary that the map names, or by a later one. What an earlier one joined
@@ -750,7 +750,7 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	r->hooks = cfg->hooks;
 	r->ctx = cfg->ctx;
 	r->start_us = now_us(r);
-	r->peers = xcalloc(NODES_MAX + 1, sizeof(*r->peers));
+	r->peers = xcalloc(NODE_IDS_MAX + 1, sizeof(*r->peers));
 	r->changes = xcalloc(OBJECT_CHANGES_MAX, sizeof(*r->changes));
 	list_init(&r->groups);
 	list_init(&r->sessions);
@@ -792,7 +792,7 @@ void replicator_destroy(struct replicator *r)
 		holds_drop_all(o);
 	}
 	ops_destroy(r);
-	for (unsigned node = 1; node <= NODES_MAX; node++)
+	for (unsigned node = 1; node <= NODE_IDS_MAX; node++)
 		for (unsigned i = 0; i < SHARDS_MAX; i++)
 			if (r->peers[node].stream[i])
 				replicator_stream_down(r, (uint16_t)node, (uint16_t)i, -ERR_CLOSED);

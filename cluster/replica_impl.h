@@ -292,7 +292,7 @@ struct replicator {
 	unsigned move_count, draining_left;
 	struct list groups, sessions, ghosts, objects, busy, dirty;
 	struct hmap by_id;
-	struct peer *peers; /* NODES_MAX + 1 */
+	struct peer *peers; /* NODE_IDS_MAX + 1; what is never used costs no memory */
 	struct pool ops;
 	struct list op_waiting; /* struct io_exec: no free operation */
 	struct list ready, gated;

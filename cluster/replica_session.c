@@ -21,7 +21,7 @@ unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node)
 
 struct session *session_for(struct replicator *r, const struct object *o, uint16_t node)
 {
-	if (!node || node > NODES_MAX)
+	if (!node || node > NODE_IDS_MAX)
 		return NULL;
 	return r->peers[node].stream[stream_for(r, o->id, node)];
 }
@@ -413,7 +413,7 @@ void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnat
 	struct session *s;
 	struct object *o;
 
-	if (!node || node > NODES_MAX || stream >= SHARDS_MAX || node == r->node)
+	if (!node || node > NODE_IDS_MAX || stream >= SHARDS_MAX || node == r->node)
 		return;
 	p = &r->peers[node];
 	if (incarnation < p->incarnation) { /* N1: a process of the past */
@@ -466,7 +466,7 @@ void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream
 	struct inbound *in;
 	struct object *o;
 
-	if (!node || node > NODES_MAX || stream >= SHARDS_MAX)
+	if (!node || node > NODE_IDS_MAX || stream >= SHARDS_MAX)
 		return;
 	p = &r->peers[node];
 	s = p->stream[stream];
@@ -512,7 +512,7 @@ void replicator_peer_refused(struct replicator *r, uint16_t node)
 {
 	struct object *o;
 
-	if (!node || node > NODES_MAX)
+	if (!node || node > NODE_IDS_MAX)
 		return;
 	r->peers[node].refused = true;
 	r->peers[node].refused_us = now_us(r);
@@ -533,7 +533,7 @@ void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, cons
 		struct msg_repair_data repair_data;
 	} m;
 	struct session *s =
-		node <= NODES_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
+		node <= NODE_IDS_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
 	struct reader in = reader_init(f->body, f->body_len);
 	int rc = 0;
 
@@ -645,10 +645,11 @@ bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, u
 bool replicator_hears(struct replicator *r, uint16_t node)
 {
 	const struct map_node *n = map_node(r->map, node);
-	unsigned streams = n ? MIN(MAX((unsigned)n->shards, r->shards), SHARDS_MAX) : 0;
+	bool member = n && n->state == NODE_ACTIVE;
+	unsigned streams = member ? MIN(MAX((unsigned)n->shards, r->shards), SHARDS_MAX) : 0;
 	uint64_t now = now_us(r);
 
-	if (!streams || node > NODES_MAX)
+	if (!streams || node > NODE_IDS_MAX)
 		return false;
 	for (unsigned i = r->shard; i < streams; i += r->shards) {
 		const struct session *s = r->peers[node].stream[i];

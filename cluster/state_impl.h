@@ -8,7 +8,6 @@
 
 #define STATE_TOKENS 64u
 #define STATE_SETTINGS 256u
-#define STATE_NODE_IDS 4096u /* records of removed nodes stay, so ids given out are limited too */
 #define STATE_GROUP_IDS 4096u
 #define STATE_GONE 256u
 

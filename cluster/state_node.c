@@ -105,11 +105,15 @@ int state_node_add(struct state *s, const struct command *c, struct command_resu
 		return rc;
 	for (struct hnode *h = hmap_walk(&s->map.nodes, NULL); h; h = hmap_walk(&s->map.nodes, h))
 		live += container_of(h, struct map_node, by_id)->state != NODE_REMOVED;
-	if (live >= NODES_MAX || s->map.next_node > STATE_NODE_IDS)
+	if (live >= NODES_MAX)
 		return state_refuse(out, -ERR_LIMIT,
 				    "the cluster has %u nodes, the most it can have: remove "
 				    "one first",
 				    live);
+	if (s->map.next_node > NODE_IDS_MAX)
+		return state_refuse(out, -ERR_LIMIT,
+				    "all %u node numbers were used: they are never given out again",
+				    NODE_IDS_MAX);
 	rc = state_token_take(s, c->node_add.token_sha256, out);
 	if (rc)
 		return rc;

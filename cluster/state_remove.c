@@ -254,6 +254,10 @@ int state_node_remove(struct state *s, const struct command *c, struct command_r
 	n->state = NODE_REMOVED;
 	n->maintenance_since_ms = n->maintenance_until_ms = 0;
 	memset(n->maintenance_reason, 0, sizeof(n->maintenance_reason));
+	/* Records of removed nodes stay: they are kept small. */
+	memset(n->fault_set, 0, sizeof(n->fault_set));
+	memset(n->address, 0, sizeof(n->address));
+	memset(n->admin, 0, sizeof(n->admin));
 	state_node_changed(s, n);
 	state_jobs_of_node_end(s, n->id);
 	state_event_add(s, dead ? 1 : 0, "NODE_REMOVED", "node %s (number %u) was removed%s",

@@ -95,8 +95,8 @@ static void put_fact(struct admin *a, uint16_t node, struct json *json)
 {
 	struct fact *f;
 
-	if (!json || node > NODES_MAX) {
-		if (node <= NODES_MAX)
+	if (!json || node > NODE_IDS_MAX) {
+		if (node <= NODE_IDS_MAX)
 			a->facts[node].missed++;
 		json_free(json);
 		return;
@@ -114,7 +114,7 @@ static void forget_removed(struct admin *a)
 {
 	const struct map *m = admin_map(a);
 
-	for (uint16_t id = 1; m && id <= NODES_MAX; id++) {
+	for (uint16_t id = 1; m && id <= NODE_IDS_MAX; id++) {
 		const struct map_node *n = a->facts[id].json ? map_node(m, id) : NULL;
 
 		if (!n || n->state != NODE_REMOVED)
@@ -220,7 +220,7 @@ void admin_after_facts(struct areq *q, void (*then)(struct areq *q))
 
 void facts_free(struct admin *a)
 {
-	for (unsigned i = 0; i <= NODES_MAX; i++)
+	for (unsigned i = 0; i <= NODE_IDS_MAX; i++)
 		json_free(a->facts[i].json);
 	if (a->gather) {
 		ask_all_free(a->gather->ask);
@@ -238,12 +238,12 @@ bool facts_node_up(const struct admin *a, uint16_t node)
 {
 	return node == a->cfg.identity->number ||
 	       (a->ops && a->ops->peer_connected(a->cluster, node) &&
-		(node > NODES_MAX || a->facts[node].missed < 2));
+		(node > NODE_IDS_MAX || a->facts[node].missed < 2));
 }
 
 int64_t facts_age_ms(const struct admin *a, uint16_t node)
 {
-	if (node > NODES_MAX || !a->facts[node].json)
+	if (node > NODE_IDS_MAX || !a->facts[node].json)
 		return -1;
 	return (int64_t)((loop_mono_us(a->cfg.loop) - a->facts[node].at_us) / 1000);
 }
@@ -252,7 +252,7 @@ const struct json *facts_group(const struct admin *a, const struct map_group *g)
 {
 	const struct json *list;
 
-	if (g->node > NODES_MAX || !a->facts[g->node].json)
+	if (g->node > NODE_IDS_MAX || !a->facts[g->node].json)
 		return NULL;
 	list = json_get(a->facts[g->node].json, "groups");
 	for (size_t i = 0; i < json_len(list); i++)
@@ -279,15 +279,31 @@ static const struct json *link_facts(const struct admin *a, uint16_t from, uint1
 /* Somebody hears it on the data connections, which the shards use all the time. */
 static bool heard_by_any(const struct admin *a, uint16_t id)
 {
-	for (uint16_t from = 1; from <= NODES_MAX; from++)
+	for (uint16_t from = 1; from <= NODE_IDS_MAX; from++)
 		if (from != id && json_bool(link_facts(a, from, id), "data", false))
 			return true;
 	return false;
 }
 
+static bool controlled_by_any(const struct admin *a, uint16_t id)
+{
+	for (uint16_t from = 1; from <= NODE_IDS_MAX; from++)
+		if (from != id && json_bool(link_facts(a, from, id), "control", false))
+			return true;
+	return false;
+}
+
+/* A frozen process keeps its control connections, and nobody its answers: those do not count alone. */
+bool facts_node_heard(const struct admin *a, uint16_t id)
+{
+	bool connected = a->ops->peer_connected(a->cluster, id);
+
+	return facts_node_up(a, id) || heard_by_any(a, id) || (!connected && controlled_by_any(a, id));
+}
+
 static void health_node_facts(const struct admin *a, struct health_node *n)
 {
-	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL, *list;
+	const struct json *f = n->id <= NODE_IDS_MAX ? a->facts[n->id].json : NULL, *list;
 	const struct map_node *known = map_node(admin_map(a), n->id);
 
 	n->up = facts_node_up(a, n->id);
@@ -425,10 +441,11 @@ static void health_link_facts(const struct admin *a, struct health_input *in, st
 	for (unsigned i = 0; i < in->node_count; i++)
 		for (unsigned k = 0; k < in->node_count; k++) {
 			uint16_t from = in->nodes[i].id, to = in->nodes[k].id;
-			const struct json *l = from <= NODES_MAX ? link_facts(a, from, to) : NULL;
+			const struct json *l = from <= NODE_IDS_MAX ? link_facts(a, from, to) : NULL;
 
 			/* A node that did not answer just now may be frozen: that is another thing. */
-			if (l && to <= NODES_MAX && !a->facts[to].missed && in->link_count < HEALTH_LINKS_MAX)
+			if (l && to <= NODE_IDS_MAX && !a->facts[to].missed &&
+			    in->link_count < HEALTH_LINKS_MAX)
 				out[in->link_count++] =
 					(struct health_link){.from = from,
 							     .to = to,

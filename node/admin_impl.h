@@ -73,7 +73,7 @@ struct admin {
 	struct list requests;
 	bool stopping, birth_busy, crashed;
 	uint64_t started_us;
-	struct fact facts[NODES_MAX + 1]; /* by node number; 0 while unclaimed */
+	struct fact facts[NODE_IDS_MAX + 1]; /* by node number; 0 while unclaimed */
 	uint64_t facts_us;                /* end of the last gathering */
 	struct gather *gather;
 	struct list facts_waiters;
@@ -115,6 +115,7 @@ int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait) MU
 /* Refreshes the facts, then calls then(q), which answers. */
 void admin_after_facts(struct areq *q, void (*then)(struct areq *q));
 bool facts_node_up(const struct admin *a, uint16_t node);
+bool facts_node_heard(const struct admin *a, uint16_t node); /* up, or another node hears it */
 void facts_health(struct admin *a, struct health_report *out); /* evaluates what is known now */
 void facts_rebuild(struct admin *a, struct health_rebuild *out);
 /* What health and can-stop judge, as known now; free it. */
@@ -241,7 +242,7 @@ struct replicas { /* part of a request's op; the answers live until then() retur
 	unsigned pending;
 	/* [node slot][object]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
 	const struct json **said;
-	uint16_t slot_of[NODES_MAX + 1];
+	uint16_t slot_of[NODE_IDS_MAX + 1];
 };
 void replicas_ask(struct replicas *r, struct areq *q, uint32_t volume, void (*then)(struct replicas *r));
 const struct json *replicas_said(const struct replicas *r, uint16_t node, uint32_t index); /* or NULL */

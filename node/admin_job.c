@@ -39,7 +39,7 @@ static uint64_t replication_sum(const struct admin *a, const char *key)
 {
 	uint64_t sum = 0;
 
-	for (unsigned n = 0; n <= NODES_MAX; n++)
+	for (unsigned n = 0; n <= NODE_IDS_MAX; n++)
 		if (a->facts[n].json && facts_node_up(a, (uint16_t)n))
 			sum += json_u64(json_get(a->facts[n].json, "replication"), key, 0);
 	return sum;
@@ -55,7 +55,7 @@ static uint64_t copy_cost_permille(const struct admin *a)
 {
 	uint64_t most = 0;
 
-	for (unsigned n = 0; n <= NODES_MAX; n++)
+	for (unsigned n = 0; n <= NODE_IDS_MAX; n++)
 		if (a->facts[n].json && facts_node_up(a, (uint16_t)n))
 			most = MAX(most, json_u64(json_get(a->facts[n].json, "replication"),
 						  "copy_cost_permille", 0));

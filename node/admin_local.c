@@ -131,7 +131,7 @@ struct slot {
 	uint64_t map_version; /* what the shard has applied */
 	bool ran;
 	struct replicator *r;
-	uint64_t hears; /* bit per node, from 1 */
+	bool hears[NODE_IDS_MAX + 1];
 };
 
 struct collect {
@@ -190,8 +190,8 @@ static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct rep
 	CHECK(shard < SHARDS_MAX);
 	if (r)
 		replicator_stats(r, &c->slots[shard].replicator);
-	for (uint16_t n = 1; r && n <= NODES_MAX; n++)
-		c->slots[shard].hears |= (uint64_t)replicator_hears(r, n) << (n - 1);
+	for (uint16_t n = 1; r && n <= NODE_IDS_MAX; n++)
+		c->slots[shard].hears[n] = replicator_hears(r, n);
 	if (cl)
 		client_stats(cl, &c->slots[shard].client);
 	if (cl)
@@ -325,13 +325,14 @@ static uint64_t resident_bytes(void)
 }
 
 /* The connections to other nodes as this node sees them: a cut may part one kind and not the other. */
-static struct json *links_to_json(const struct admin *a, uint64_t hears)
+static struct json *links_to_json(const struct admin *a, const struct collect *c)
 {
 	const struct map *m = admin_map(a);
 	struct json *list = json_array_new();
 
-	for (uint16_t id = 1; m && id <= NODES_MAX && id < m->next_node; id++) {
+	for (uint16_t id = 1; m && id <= NODE_IDS_MAX && id < m->next_node; id++) {
 		const struct map_node *n = map_node(m, id);
+		bool hears = c->slots[0].ran; /* all shards, or there are none yet */
 		struct json *j;
 
 		if (!n || id == a->cfg.identity->number || n->state != NODE_ACTIVE)
@@ -339,7 +340,9 @@ static struct json *links_to_json(const struct admin *a, uint64_t hears)
 		j = json_object_new();
 		json_put_u64(j, "node", id);
 		json_put_bool(j, "control", a->ops->peer_connected(a->cluster, id));
-		json_put_bool(j, "data", hears >> (id - 1) & 1);
+		for (unsigned i = 0; i < SHARDS_MAX; i++)
+			hears &= !c->slots[i].ran || c->slots[i].hears[id];
+		json_put_bool(j, "data", hears);
 		json_add(list, j);
 	}
 	return list;
@@ -352,7 +355,7 @@ static struct json *facts_finish(struct collect *c)
 	uint64_t cost = 0; /* of the shard where it is most */
 	struct replicator_stats r = {0};
 	struct client_stats cl = {0};
-	uint64_t map_version = UINT64_MAX, hears = UINT64_MAX;
+	uint64_t map_version = UINT64_MAX;
 	struct admin_group g[GROUPS_PER_NODE_MAX];
 	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, ARRAY_LEN(g));
 	char uuid[UUID_TEXT];
@@ -364,8 +367,6 @@ static struct json *facts_finish(struct collect *c)
 		cost = MAX(cost, c->slots[i].replicator.copy_cost_permille);
 		if (c->slots[i].ran)
 			map_version = MIN(map_version, c->slots[i].map_version);
-		if (c->slots[i].ran)
-			hears &= c->slots[i].hears;
 	}
 	uuid_format(&a->cfg.identity->node, uuid);
 	json_put_str(j, "name", a->cfg.config->name);
@@ -382,7 +383,7 @@ static struct json *facts_finish(struct collect *c)
 	for (unsigned i = 0; i < n; i++)
 		json_add(groups, group_to_json(&g[i]));
 	json_put(j, "groups", groups);
-	json_put(j, "links", links_to_json(a, map_version == UINT64_MAX ? 0 : hears));
+	json_put(j, "links", links_to_json(a, c));
 	json_put_bool(j, "crashed", a->crashed);
 	replication = fields_to_json(&r, replicator_fields, ARRAY_LEN(replicator_fields));
 	json_put_u64(replication, "copy_cost_permille", cost);

@@ -110,7 +110,7 @@ static void say_raft(struct text *t, struct admin *a)
 static void metrics_ready(struct areq *q)
 {
 	struct admin *a = q->admin;
-	const struct json *f = a->facts[MIN(a->cfg.identity->number, NODES_MAX)].json;
+	const struct json *f = a->facts[MIN(a->cfg.identity->number, NODE_IDS_MAX)].json;
 	const char *name = a->cfg.config->name;
 	struct text t = {0};
 	char labels[96];

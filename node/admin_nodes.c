@@ -64,7 +64,7 @@ static struct json *node_to_json(const struct admin *a, const struct map *m,
 				 const struct map_node *n)
 {
 	struct json *j = json_object_new();
-	const struct json *f = n->id <= NODES_MAX ? a->facts[n->id].json : NULL;
+	const struct json *f = n->id <= NODE_IDS_MAX ? a->facts[n->id].json : NULL;
 	char uuid[UUID_TEXT], version[16];
 	unsigned groups = 0;
 
@@ -139,7 +139,7 @@ static void node_ready(struct areq *q)
 		return;
 	}
 	j = node_to_json(a, m, n);
-	if (n->id <= NODES_MAX && a->facts[n->id].json) {
+	if (n->id <= NODE_IDS_MAX && a->facts[n->id].json) {
 		json_put(j, "groups", json_dup(json_get(a->facts[n->id].json, "groups")));
 		json_put(j, "replication", json_dup(json_get(a->facts[n->id].json, "replication")));
 		json_put(j, "client", json_dup(json_get(a->facts[n->id].json, "client")));

@@ -23,7 +23,7 @@ static void index_all(struct replicas *r)
 	r->objects = v ? v->objects : 0;
 	r->said = xcalloc((size_t)(r->ask->count + 1) * r->objects + 1, sizeof(*r->said));
 	memset(r->slot_of, 0xff, sizeof(r->slot_of));
-	r->slot_of[MIN(r->q->admin->cfg.identity->number, NODES_MAX)] = 0;
+	r->slot_of[MIN(r->q->admin->cfg.identity->number, NODE_IDS_MAX)] = 0;
 	index_said(r, 0, r->local);
 	for (unsigned i = 0; i < r->ask->count; i++) {
 		r->slot_of[r->ask->one[i].node] = (uint16_t)(i + 1);
@@ -77,7 +77,7 @@ void replicas_ask(struct replicas *r, struct areq *q, uint32_t volume, void (*th
 
 const struct json *replicas_said(const struct replicas *r, uint16_t node, uint32_t index)
 {
-	if (node > NODES_MAX || r->slot_of[node] == UINT16_MAX || index >= r->objects)
+	if (node > NODE_IDS_MAX || r->slot_of[node] == UINT16_MAX || index >= r->objects)
 		return NULL;
 	return r->said[(size_t)r->slot_of[node] * r->objects + index];
 }

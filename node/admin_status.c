@@ -137,7 +137,7 @@ static struct json *io_to_json(const struct admin *a)
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
 		uint64_t sum = 0;
 
-		for (unsigned n = 0; n <= NODES_MAX; n++)
+		for (unsigned n = 0; n <= NODE_IDS_MAX; n++)
 			if (a->facts[n].json)
 				sum += json_u64(json_get(a->facts[n].json, "replication"), keys[k],
 						0);

@@ -518,6 +518,18 @@ static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint
 	return n;
 }
 
+/* Its in-sync replicas were on nodes that were removed: nothing comes back by itself. */
+static bool is_given_up(const struct ctx *c, const struct map_object *o)
+{
+	for (unsigned i = 0; i < o->member_count; i++) {
+		const struct map_group *g = map_group(c->in->map, o->member[i].group);
+
+		if (o->member[i].in && !(g && g->state == GROUP_REMOVED))
+			return false;
+	}
+	return true;
+}
+
 static void look_at_object(struct ctx *c, const struct map_volume *v, const struct map_object *o)
 {
 	bool by_node = false, by_group = false;
@@ -531,6 +543,10 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	}
 	if (n == 0) {
 		c->out->unavailable++;
+		if (is_given_up(c, o)) {
+			c->given_up++;
+			return;
+		}
 		c->unavailable_by_node |= by_node;
 		c->unavailable_by_group |= by_group;
 		return;
@@ -539,7 +555,7 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	c->lost_by_group |= by_group;
 	if (n == 1) {
 		c->out->single++;
-		if (where <= NODES_MAX)
+		if (where <= NODE_IDS_MAX)
 			c->single_by_node[where]++;
 	} else {
 		c->out->degraded++;
@@ -550,7 +566,7 @@ static uint16_t most_endangering_node(const struct ctx *c)
 {
 	uint16_t worst = 0;
 
-	for (uint16_t n = 1; n <= NODES_MAX; n++)
+	for (uint16_t n = 1; n <= NODE_IDS_MAX; n++)
 		if (c->single_by_node[n] > c->single_by_node[worst])
 			worst = n;
 	return worst;
@@ -667,6 +683,22 @@ static void check_quarantine(struct ctx *c)
 	    i->affected[0], i->affected[0]);
 }
 
+static void check_given_up(struct ctx *c)
+{
+	struct health_item *i;
+
+	if (!c->given_up)
+		return;
+	i = add_item(c, "DATA_GIVEN_UP", HEALTH_ERROR);
+	i->count = c->given_up;
+	SAY(i->summary,
+	    "%u objects were given up with a node that was removed: no replica is in-sync any more",
+	    c->given_up);
+	SAY(i->risk, "their I/O waits until an older replica is taken or the volume is deleted");
+	SAY(i->command,
+	    "ashlar volume force NAME   # or ashlar volume delete NAME; ashlar events says which");
+}
+
 static void check_data(struct ctx *c)
 {
 	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
@@ -676,7 +708,8 @@ static void check_data(struct ctx *c)
 		for (uint32_t i = 0; i < v->objects; i++)
 			look_at_object(c, v, &v->object[i]);
 	}
-	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable,
+	check_given_up(c);
+	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up,
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
 		  c->unavailable_by_group);
 	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,

@@ -13,12 +13,13 @@
 struct ctx {
 	const struct health_input *in;
 	struct health_report *out;
-	unsigned single_by_node[NODES_MAX + 1]; /* objects whose only reachable copy is there */
+	unsigned single_by_node[NODE_IDS_MAX + 1]; /* objects whose only reachable copy is there */
 	bool lost_by_node,
 		lost_by_group; /* copies are missing because a node is down, a group failed */
 	bool unavailable_by_node, unavailable_by_group;
 	unsigned voters_up, voters_down;
 	bool full; /* a disk group is */
+	unsigned given_up; /* of the unavailable objects: their in-sync replicas went with a removed node */
 };
 
 static inline const struct health_node *find_node(const struct health_input *in, uint16_t id)

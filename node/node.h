@@ -35,6 +35,7 @@ struct shard {
 	struct replicator *replicator;
 	struct client *client;
 	struct list streams; /* struct channel, streams.c */
+	struct list clients; /* their connections, shard_io.c */
 	struct pool io_ops; /* struct shard_io: client requests from connections and other shards */
 	struct nbd_server *nbd; /* shard 0 only */
 };
@@ -50,6 +51,8 @@ void streams_accepted(void *shard, struct conn *c, const struct wire_hello *peer
 
 /* shard_io.c: client connections, and requests that hop between shards of this node. */
 void shard_client_accepted(void *shard, struct conn *c, const struct wire_hello *peer);
+/* The node was removed: what its front end has open here ends. */
+void shard_clients_drop(struct shard *s, const struct uuid *node);
 int shard_local_io(void *shard, struct io_exec *io, struct wait *w); /* client_hooks.local */
 void shard_io_init(struct shard *s);
 

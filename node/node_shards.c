@@ -24,7 +24,10 @@ struct delta {
 static void record_changed(void *arg, enum map_record kind, uint64_t id)
 {
 	struct shard *s = arg;
+	const struct map_node *n = kind == MAP_REC_NODE ? map_node(&s->map, (uint16_t)id) : NULL;
 
+	if (n && n->state == NODE_REMOVED)
+		shard_clients_drop(s, &n->uuid);
 	replicator_map_changed(s->replicator, kind, id);
 	client_map_changed(s->client, kind, id);
 }

@@ -13,7 +13,9 @@
 
 /* A client connection lives until its last request has ended, so that replies know where to go. */
 struct client_conn {
+	struct list link;
 	struct shard *shard;
+	struct uuid node; /* whose front end it is; nil: a client's */
 	struct conn *conn; /* NULL once closed */
 	unsigned ios;
 };
@@ -35,6 +37,7 @@ struct shard_io {
 
 void shard_io_init(struct shard *s)
 {
+	list_init(&s->clients);
 	pool_init(&s->io_ops, "shard_io", sizeof(struct shard_io), SHARD_IO_MAX);
 }
 
@@ -234,6 +237,7 @@ static void on_closed(struct conn *c, int reason)
 {
 	struct client_conn *cc = conn_data(c);
 
+	list_del(&cc->link);
 	cc->conn = NULL;
 	client_conn_put(cc);
 }
@@ -242,7 +246,19 @@ void shard_client_accepted(void *shard, struct conn *c, const struct wire_hello 
 {
 	static const struct conn_ops ops = {.on_frame = on_frame, .on_closed = on_closed};
 	struct client_conn *cc = xcalloc(1, sizeof(*cc));
+	const char *name = conn_peer_name(c);
+	struct shard *s = shard;
 
-	*cc = (struct client_conn){.shard = shard, .conn = c};
+	*cc = (struct client_conn){.shard = s, .conn = c};
+	if (strncmp(name, "node:", 5) || uuid_parse(name + 5, &cc->node) < 0)
+		cc->node = (struct uuid){0};
+	list_push_back(&s->clients, &cc->link);
 	conn_set(c, &ops, cc);
+}
+
+void shard_clients_drop(struct shard *s, const struct uuid *node)
+{
+	struct client_conn *cc;
+
+	list_for_each(cc, &s->clients, link) if (uuid_equal(&cc->node, node)) conn_close(cc->conn, -ERR_AUTH);
 }

@@ -311,6 +311,9 @@ static int print_dry(struct ctl *c, struct json *j)
 	} else {
 		printf("%s: %s\n  %" PRIu64 " objects have a replica there\n", ok ? "yes" : "NO",
 		       str_or(j, "why", "?"), json_u64(j, "objects", 0));
+		if (json_u64(j, "objects_lost", 0))
+			printf("  %" PRIu64 " of them have no in-sync replica anywhere else\n",
+			       json_u64(j, "objects_lost", 0));
 		if (json_bool(j, "bytes_known", false))
 			printf("  %s to copy, %s free afterwards\n",
 			       bytes_text(json_u64(j, "copy_bytes", 0), a),
@@ -335,33 +338,72 @@ static int not_itself(struct ctl *c, const char *path)
 		      : CTL_OK;
 }
 
+/* On a terminal the name is typed again; elsewhere --yes says that somebody thought about it. */
+static int confirm_dead(const char *name, bool loss)
+{
+	char line[128];
+
+	fprintf(stderr, "Node %s will never be let in again%s. Type its name to go on: ", name,
+		loss ? ", and data that only it has is given up" : "");
+	if (!fgets(line, sizeof(line), stdin))
+		return ctl_usage("node remove: not confirmed; --yes confirms without asking");
+	line[strcspn(line, "\r\n")] = '\0';
+	return strcmp(line, name) ? ctl_usage("node remove: not confirmed") : CTL_OK;
+}
+
+static int print_removed(struct ctl *c, int rc, struct json *j)
+{
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		printf("node %s was removed; %" PRIu64 " objects were given up with it\n",
+		       str_or(j, "node", "?"), json_u64(j, "objects_lost", 0));
+	json_free(j);
+	return CTL_OK;
+}
+
 static int node_remove(struct ctl *c, int argc, char **argv)
 {
 	const char *name;
-	bool wait = false, dry = false;
-	const struct option_spec o[] = {{"--wait", NULL, &wait}, {"--dry-run", NULL, &dry}};
+	bool wait = false, dry = false, dead = false, loss = false, yes = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait},
+					{"--dry-run", NULL, &dry},
+					{"--dead", NULL, &dead},
+					{"--accept-loss", NULL, &loss},
+					{"--yes", NULL, &yes}};
 	struct json *body, *j;
 	int rc;
 
 	rc = ctl_args(verb("remove"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
 	if (rc != CTL_OK)
 		return rc;
+	if (loss && !dead)
+		return ctl_usage("node remove: --accept-loss goes with --dead");
+	if (dead && !yes && !dry) {
+		rc = confirm_dead(name, loss);
+		if (rc != CTL_OK)
+			return rc;
+	}
 	CLEANUP(free_ptr) char *segment = ctl_escape(name);
 	CLEANUP(free_ptr) char *node = xasprintf("/v1/nodes/%s", segment);
 	CLEANUP(free_ptr) char *path = xasprintf("%s/remove", node);
 
-	if (wait) {
+	if (wait && !dead) {
 		rc = not_itself(c, node);
 		if (rc != CTL_OK)
 			return rc;
 	}
 	body = json_object_new();
-	if (!dry)
+	if (!dry && !dead)
 		return ctl_job(c, path, body, wait);
-	json_put_bool(body, "dry_run", true);
+	json_put_bool(body, "dry_run", dry);
+	json_put_bool(body, "dead", dead);
+	json_put_bool(body, "accept_loss", loss);
 	rc = ctl_call(c, "POST", path, body, &j);
-	if (rc != CTL_OK)
-		return rc;
+	if (rc != CTL_OK || !dry)
+		return print_removed(c, rc, j);
 	rc = print_dry(c, j);
 	json_free(j);
 	return rc;
@@ -457,13 +499,16 @@ const struct verb node_verbs[] = {
 	 "The node stays empty until it is removed or the job is cancelled.\n\n"
 	 "Example: ashlar node evacuate n3 --wait",
 	 node_evacuate},
-	{"node", "remove", "NAME [--wait] [--dry-run]",
+	{"node", "remove", "NAME [--wait] [--dry-run] [--dead [--accept-loss] [--yes]]",
 	 "Takes a node out of the cluster for good, as a job: its data is moved, then its vote, then it\n"
 	 "leaves.\n\n"
 	 "Redundancy never falls meanwhile. Until it has left the job can be cancelled, and the node takes\n"
 	 "replicas again. It waits for volumes that are attached through the node. Exits with 5 and does\n"
 	 "nothing if the others have no space or fault sets for its data. The daemon of a removed node\n"
 	 "ends; to use the host again empty its state directory and let it join as a new node.\n\n"
+	 "--dead: at once and without it, when it cannot be reached and will not come back; refused with 5\n"
+	 "if something on it has no other in-sync replica, unless --accept-loss says that it may be lost.\n"
+	 "Should it come back, nobody lets it in.\n\n"
 	 "Example: ashlar node remove n3 --wait",
 	 node_remove},
 	{"node", "maintenance", "start|extend|end NODE [--ttl TIME] [--reason TEXT] [--yes]",

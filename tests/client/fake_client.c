@@ -111,6 +111,13 @@ int client_find(const struct client *c, const char *name, struct client_volume *
 	return -ERR_NOT_FOUND;
 }
 
+const char *fake_client_removed;
+
+bool client_is_removed(const struct client *c, const char *identity)
+{
+	return fake_client_removed && !strcmp(identity, fake_client_removed);
+}
+
 void client_list(const struct client *c, void (*fn)(void *arg, const struct client_volume *v),
 		 void *arg)
 {

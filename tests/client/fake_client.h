@@ -19,6 +19,7 @@ struct client *fake_client_create(struct loop *l, struct buf_pool *pool);
 void fake_client_destroy(struct client *c);
 struct fake_volume *fake_volume_add(struct client *c, const char *name, uint64_t size);
 /* Requests end only when released; the next `count` requests are kept. */
+extern const char *fake_client_removed; /* the identity that client_is_removed says yes to */
 void fake_client_hold(struct client *c, bool hold);
 unsigned fake_client_held(const struct client *c);
 void fake_client_release(struct client *c); /* all held ones, newest first: out of order */

@@ -1092,6 +1092,27 @@ TEST(nbd_tls, what_was_said_in_the_clear_is_forgotten)
 	tls_fixture_stop();
 }
 
+/* Its certificate still verifies. */
+TEST(nbd_tls, a_node_that_was_removed_is_sent_away)
+{
+	char byte;
+	int fd, rc = 0;
+	ssize_t n;
+
+	tls_fixture();
+	fake_client_removed = "client:tester";
+	fd = greet(3);
+	EXPECT_EQ(option_error(fd, NBD_OPT_STARTTLS, NULL, 0), NBD_REP_ACK);
+	handshake(fd);
+	while ((n = tls_read(session, &byte, 1, &rc)) < 0)
+		tls_wait(fd, (int)n);
+	EXPECT_EQ(n, 0);
+	tls_session_destroy(session);
+	close(fd);
+	fake_client_removed = NULL;
+	tls_fixture_stop();
+}
+
 TEST(nbd_tls, bytes_smuggled_behind_starttls_end_the_connection)
 {
 	uint8_t b[16 + 16];

@@ -451,6 +451,25 @@ TEST(health, a_lost_voter_says_who_takes_its_vote)
 	world_fini(&w);
 }
 
+TEST(health, what_a_removed_node_took_with_it_does_not_come_back)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 1);
+	w.hn[1].up = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(must(&w, "DATA_UNAVAILABLE") && !find(&w, "DATA_GIVEN_UP"));
+	w.node[1].state = NODE_REMOVED;
+	w.group[1].state = GROUP_REMOVED;
+	w.group[1].incarnation++;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_GIVEN_UP");
+	EXPECT(i->severity == HEALTH_ERROR && i->count == w.r.unavailable && !i->caused_by[0]);
+	EXPECT(!find(&w, "DATA_UNAVAILABLE") && !find(&w, "NODE_DOWN"));
+	world_fini(&w);
+}
+
 TEST(health, the_ca_key_is_lost_only_when_that_is_known_of_all)
 {
 	struct world w;

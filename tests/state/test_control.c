@@ -67,6 +67,8 @@ TEST(control, a_follower_proposes_through_the_leader)
 	EXPECT_OK(a.p.result.code);
 	EXPECT(a.p.result.index == fake.log_count);
 	EXPECT_STR(state_setting(control_state(machine[1].control), "x"), "1");
+	/* Who is told finds it where it asked. */
+	EXPECT_STR(state_setting(control_state(machine[2].control), "x"), "1");
 	c = setting("not valid", "1");
 	propose(2, &a, &c, 1000);
 	UNTIL(a.done);
