@@ -186,22 +186,25 @@ static bool map_knows_us(const struct replicator *r)
 static void ensure_store(struct object *o)
 {
 	uint32_t gen = o->config.member[o->me].gen;
+	struct store_object *found;
 	int rc;
 
 	if (o->creating || o->group->failed)
 		return;
 	if (o->store && o->gen >= gen)
 		return; /* a generation of the future: this map is older than our disk */
+	found = store_object_find(o->group->store, o->r->shard, o->id, gen);
+	/* What a map from before this process lists may be gone again; what we have instead is still to be
+	 * purged. */
+	if (!found && !map_knows_us(o->r))
+		return;
 	o->gen = gen;
-	o->store = store_object_find(o->group->store, o->r->shard, o->id, gen);
+	o->store = found;
 	if (o->store) {
 		o->seen = MAX(o->seen, store_header(o->store)->seen);
 		set_policy(o);
 		return;
 	}
-	/* What a map from before this process lists may be gone again. */
-	if (!map_knows_us(o->r))
-		return;
 	o->creating = true;
 	o->create_wait.resume = created;
 	object_hold(o);
