@@ -36,9 +36,11 @@ enum command_kind {
 /* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
 enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4, OBJ_REMOVE = 5,
 		 /* An operator's, audited (state_force.c). */
-		 OBJ_FORCE = 6, OBJ_DISCARD = 7 };
+		 OBJ_FORCE = 6, OBJ_DISCARD = 7,
+		 /* The primary has seen all that may hold data of an unsure object. */
+		 OBJ_SETTLE = 8 };
 struct object_change {
-	uint8_t op, keep;
+	uint8_t op, keep; /* keep: at a takeover: the old primary stays in I; at a drop: it has shown less */
 	uint64_t object;
 	uint32_t epoch; /* the one it was proposed on */
 	struct map_member replica; /* who; place: group and incarnation */
@@ -174,6 +176,7 @@ enum object_refusal {
 	OBJ_SERVED = 12, /* force: its primary may be serving */
 	OBJ_KEPT = 13, /* the replica is in quarantine */
 	OBJ_NOT_KEPT = 14,
+	OBJ_UNSURE = 15, /* not while the object is unsure (state_recover.c) */
 };
 struct command_result {
 	int code;

@@ -173,6 +173,17 @@ struct map_node *map_primary_node(const struct map *m, const struct map_object *
 	return map_member_node(m, &o->member[o->primary]);
 }
 
+bool map_object_awaits(const struct map *m, const struct map_object *o)
+{
+	for (unsigned i = 0; o->unsure && i < o->member_count; i++) {
+		const struct map_node *n = map_member_node(m, &o->member[i]);
+
+		if (o->member[i].filled && !o->member[i].kept && n && n->state == NODE_ACTIVE && n->awaited)
+			return true;
+	}
+	return false;
+}
+
 unsigned map_in_count(const struct map_object *o)
 {
 	unsigned n = 0;

@@ -45,6 +45,9 @@ struct map_node {
 	 * that ran out stays until somebody ends it, so that it is seen. */
 	uint64_t maintenance_since_ms, maintenance_until_ms;
 	char maintenance_reason[64];
+	/* Since the cluster was recovered from a lost Raft majority it has not come back to it: whatever it
+	 * has may be newer than what the cluster knows. */
+	bool awaited;
 	uint64_t changed; /* state index of the last change of this record */
 };
 
@@ -94,6 +97,9 @@ struct map_object {
 	uint8_t member_count, primary; /* index into member */
 	uint32_t primary_incarnation;  /* node incarnation the tenure is bound to */
 	struct map_member member[MEMBERS_MAX];
+	/* Its configuration is from before such a recovery and may have been superseded: until a primary has
+	 * seen all members that may hold data, none is dropped, promoted, placed or removed. */
+	bool unsure;
 	uint64_t changed;
 };
 
@@ -150,6 +156,8 @@ struct map_node *map_holder_node(const struct map *m, const char *holder);
 struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
 /* NULL while there is none: the primary resigned, lost its group, or the object is not known yet. */
 struct map_node *map_primary_node(const struct map *m, const struct map_object *o);
+/* A node that may hold more of an unsure object has not come back yet: nobody may take it over. */
+bool map_object_awaits(const struct map *m, const struct map_object *o);
 unsigned map_in_count(const struct map_object *o);
 
 /* An epoch is a recovery generation, raised by force, above a counter that is never reset. */
@@ -186,13 +194,13 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *
  *   NODE        u16 id, uuid, str name, str fault set, str address, str admin, u32 incarnation,
  *               u16 shards, u8 roles, u8 state, u8 version major, u8 minor;
- *               then maintenance: u64 since ms, u64 until ms (0: none), str reason
+ *               then maintenance: u64 since ms, u64 until ms (0: none), str reason; u8 awaited
  *   GROUP       u16 id, u16 node, uuid, u32 incarnation, u8 state, u8 free steps, u64 raw bytes
  *   VOLUME      u32 id, uuid, str name, u64 size, u64 object size, u32 stripe count, u32 objects,
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch; then u32 reduce
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
  *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen),
- *               u8 mask of `filled` members, u8 mask of those `kept`
+ *               u8 mask of `filled` members, u8 mask of those `kept` | unsure << 7
  *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder; then u32 ttl ms
  *   *_GONE      u32 id
  *   LIMITS      u32 floor MiB/s, u32 limit MiB/s

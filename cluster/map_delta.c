@@ -55,6 +55,7 @@ void map_maintenance_write(struct writer *w, const struct map_node *n)
 	write_u64(w, n->maintenance_since_ms);
 	write_u64(w, n->maintenance_until_ms);
 	write_str(w, n->maintenance_reason);
+	write_u8(w, n->awaited);
 }
 
 void map_maintenance_read(struct reader *r, struct map_node *n)
@@ -62,6 +63,7 @@ void map_maintenance_read(struct reader *r, struct map_node *n)
 	n->maintenance_since_ms = read_u64(r);
 	n->maintenance_until_ms = read_u64(r);
 	read_str(r, n->maintenance_reason, sizeof(n->maintenance_reason));
+	n->awaited = read_u8(r) != 0;
 }
 
 void map_group_write(struct writer *w, const struct map_group *g)
@@ -145,7 +147,7 @@ void map_object_write(struct writer *w, const struct map_object *o)
 		write_u32(w, o->member[i].gen);
 	}
 	write_u8(w, filled);
-	write_u8(w, kept);
+	write_u8(w, (uint8_t)(kept | o->unsure << 7));
 }
 
 void map_object_read(struct reader *r, struct map_object *o)
@@ -175,6 +177,7 @@ void map_object_read(struct reader *r, struct map_object *o)
 		o->member[i].filled = filled >> i & 1;
 		o->member[i].kept = kept >> i & 1;
 	}
+	o->unsure = kept >> 7;
 	if (in & kept)
 		r->bad = true;
 }

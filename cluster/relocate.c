@@ -591,6 +591,10 @@ static void task_run(struct work *w, const struct task *t)
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;
+	if (t->object->unsure) { /* it waits for its replicas to be seen */
+		l->waiting += lacks;
+		return;
+	}
 	if (!v.sources) {
 		l->stranded++;
 		return;
@@ -688,7 +692,7 @@ static void rebalance_object(struct work *w, const struct map_object *o)
 	if (w->out->uneven && (!act || w->out->count == RELOCATE_CHANGES_MAX))
 		return;
 	view_init(&v, w, o);
-	if (needs_a_look(&v) || !v.primary_up || v.at[o->primary]->fills >= w->in->fills_max)
+	if (o->unsure || needs_a_look(&v) || !v.primary_up || v.at[o->primary]->fills >= w->in->fills_max)
 		return;
 	for (unsigned i = 0; i < o->member_count; i++) {
 		struct place *to;

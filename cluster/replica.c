@@ -332,7 +332,7 @@ static bool wants_takeover(struct object *o, uint64_t now)
 		return false;
 	if (o->seen > c->epoch)
 		return false; /* this map is older than what was joined here */
-	if (now < o->yield_us)
+	if (now < o->yield_us || map_object_awaits(r->map, c))
 		return false;
 	if (c->primary ==
 	    o->me) /* an earlier incarnation of this process, or a tenure that was stopped */
@@ -837,6 +837,7 @@ static void info(struct object *o, struct replica_info *out)
 
 	*out = (struct replica_info){.object = o->id, .epoch = o->config.epoch, .seen = o->seen};
 	out->broken = p || o->me < 0 ? NULL : broken(o);
+	out->serving = p && p->state == PRIMARY_SERVE;
 	out->present = o->store && o->group && !o->group->failed && !o->creating;
 	if (o->store) {
 		out->last = store_last(o->store);
@@ -856,6 +857,8 @@ static void info(struct object *o, struct replica_info *out)
 	}
 	out->state = !o->listed                     ? "not in the map"
 		     : o->me >= 0 && o->config.member[o->me].kept ? "in quarantine: a force went past it"
+		     : map_object_awaits(o->r->map, &o->config)
+			     ? "recovered: waits for a node to come back, or to be removed"
 		     : o->creating                  ? "being created"
 		     : out->broken		    ? out->broken
 		     : o->no_space                  ? "its disk group is full: it waits for space"

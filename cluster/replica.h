@@ -100,6 +100,7 @@ struct replica_info {
 	const char *state;   /* "serving", "taking over: waits for node 2 to join", … */
 	const char *broken;  /* why it cannot serve; NULL: nothing */
 	bool present;	     /* its data is here: a force can make it serve */
+	bool serving;
 	struct version last, commit;
 	unsigned members_joined, want, pages_to_copy;
 };

@@ -85,7 +85,7 @@ struct member *primary_member(struct primary *p, const struct session *s, uint32
 void member_unjoin(struct member *m, uint64_t retry_us);
 void primary_announce(struct primary *p); /* the watermark, now */
 const char *primary_state_text(struct primary *p);
-void propose_drop(struct object *o, const struct map_member *who);
+void propose_drop(struct object *o, const struct map_member *who, bool has_less);
 void propose_takeover(struct object *o);
 
 /* replica_move.c */

@@ -167,7 +167,9 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	struct primary *primary;
 	struct map_member id;
 	uint16_t node;
-	bool in, want, lost;
+	bool in, want, lost, filled;
+	bool ahead;  /* of an unsure object it has more than we (state_recover.c) */
+	bool behind; /* it has answered, and has less than it should */
 	uint32_t promote_epoch; /* highest epoch its promotion was proposed on; 0: none pending */
 	enum member_state state;
 	struct session *session;
@@ -188,7 +190,7 @@ struct primary { /* one tenure of this node */
 	struct object *object;
 	struct replicator *r;
 	enum primary_state state;
-	bool forced; /* it began with whatever was here */
+	bool forced, ahead_told; /* forced: it began with whatever was here */
 	uint32_t tenure, joins;
 	unsigned refs;
 	struct version last, commit, tail_end, announced;

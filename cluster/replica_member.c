@@ -255,6 +255,10 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		session_send(s, OP_STALE, &w, NULL);
 		return;
 	}
+	if (m->unsure && version_cmp(store_last(o->store), m->last) > 0) {
+		nak(s, &m->key, NAK_AHEAD);
+		return;
+	}
 	primary_end(o, "another node's tenure is later");
 	inbound_void(o);
 	if (!rule(RULE_JOIN_COMMIT)) /* the planted fault believes the number before the cut */

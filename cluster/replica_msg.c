@@ -65,7 +65,7 @@ void msg_join_encode(const struct msg_join *m, struct writer *w)
 {
 	put_key(w, &m->key);
 	write_u32(w, m->gen);
-	write_u8(w, m->syncing ? 1 : 0);
+	write_u8(w, (uint8_t)(m->syncing | m->unsure << 1));
 	write_u8(w, (uint8_t)m->epoch_count);
 	write_u16(w, m->group);
 	write_u32(w, m->group_incarnation);
@@ -87,12 +87,13 @@ int msg_join_decode(struct reader *r, struct msg_join *out)
 	out->gen = read_u32(r);
 	flags = read_u8(r);
 	out->syncing = flags & 1;
+	out->unsure = flags >> 1 & 1;
 	out->epoch_count = read_u8(r);
 	out->group = read_u16(r);
 	out->group_incarnation = read_u32(r);
 	out->last = take_version(r);
 	out->commit = take_version(r);
-	if (flags > 1 || !out->epoch_count || out->epoch_count > EPOCHS_MAX)
+	if (flags > 3 || !out->epoch_count || out->epoch_count > EPOCHS_MAX)
 		return -ERR_PROTOCOL;
 	for (unsigned i = 0; i < out->epoch_count; i++) {
 		out->epochs[i].tenure = read_u32(r);

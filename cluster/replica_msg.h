@@ -7,7 +7,7 @@
  *
  * BEACON, GRANT   u64 time in µs on the beacon sender's clock; the grant echoes it
  * FENCE, FENCED   u64 object, u32 seen
- * JOIN            key, u32 generation of the addressed replica, u8 flags (1 syncing), u8 epochs,
+ * JOIN            key, u32 generation of the addressed replica, u8 flags (1 syncing, 2 unsure), u8 epochs,
  *                 u16 group, u32 group incarnation, version last, version commit,
  *                 epochs × (u32 tenure, u64 first seq)
  * JOINED          key, u8 status (0 joined, 1 NAK), u8 reason (enum nak_reason), u16 folds,
@@ -61,6 +61,7 @@ struct msg_join {
 	uint32_t gen, group_incarnation; /* with the group: which replica is meant */
 	uint16_t group;
 	bool syncing;
+	bool unsure; /* the object is: who has more says so, and nothing is cut */
 	struct version last, commit;
 	unsigned epoch_count;
 	struct epoch_entry epochs[EPOCHS_MAX];
@@ -75,6 +76,7 @@ enum nak_reason {
 	NAK_FULL = 5,         /* no space for a copy */
 	NAK_FAILED = 6,       /* my group failed */
 	NAK_KEPT = 7,	      /* I am in quarantine */
+	NAK_AHEAD = 8,	      /* the object is unsure, and I have more than that */
 };
 
 struct msg_joined {

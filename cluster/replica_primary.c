@@ -21,11 +21,12 @@ static struct object_change change_for(struct object *o, enum object_op op)
 				      .proposer = o->r->node};
 }
 
-void propose_drop(struct object *o, const struct map_member *who)
+void propose_drop(struct object *o, const struct map_member *who, bool has_less)
 {
 	struct object_change c = change_for(o, OBJ_DROP);
 
 	c.replica = *who;
+	c.keep = has_less;
 	o->r->stats.drops++;
 	replica_propose(o->r, &c);
 }
@@ -34,6 +35,20 @@ void propose_takeover(struct object *o)
 {
 	struct object_change c = change_for(o, OBJ_TAKEOVER);
 
+	replica_propose(o->r, &c);
+}
+
+/* An unsure object: a member of I has more than this replica, so it is the one to go on from. */
+static void propose_better(struct member *m)
+{
+	struct object *o = m->primary->object;
+	struct object_change c = change_for(o, OBJ_TAKEOVER);
+	const struct map_node *n = map_node(o->r->map, m->node);
+
+	c.keep = 1;
+	c.replica = (struct map_member){.group = m->id.group};
+	c.node = m->node;
+	c.incarnation = n ? n->incarnation : 0;
 	replica_propose(o->r, &c);
 }
 
@@ -99,6 +114,7 @@ static void join(struct member *m)
 			     .group = m->id.group,
 			     .group_incarnation = m->id.group_incarnation,
 			     .syncing = !m->want,
+			     .unsure = o->config.unsure,
 			     .last = p->last,
 			     .commit = p->commit,
 			     .epoch_count = p->header.epoch_count};
@@ -367,6 +383,15 @@ static void serve(struct primary *p)
 	replica_arm(p->r);
 }
 
+/* An unsure object is served once every replica that may hold data has shown that it has no more. */
+static bool all_seen(const struct primary *p)
+{
+	for (unsigned i = 0; i < p->member_count; i++)
+		if (p->member[i].filled && p->member[i].node && p->member[i].state != MEMBER_JOINED)
+			return false;
+	return true;
+}
+
 /* T2: looks whether the next step of the takeover can be taken. */
 void primary_check(struct primary *p)
 {
@@ -378,6 +403,8 @@ void primary_check(struct primary *p)
 		for (unsigned i = 0; i < p->member_count; i++)
 			if (p->member[i].want && p->member[i].state != MEMBER_JOINED && rule(RULE_TAKE_ALL))
 				return;
+		if (p->object->config.unsure && !all_seen(p))
+			return;
 		p->state = PRIMARY_FENCE;
 		primary_advance(p);
 	}
@@ -533,7 +560,7 @@ static void members_from_config(struct primary *p);
  * finished, a damaged log, a history that another one contradicts. */
 bool object_forced(const struct object *o)
 {
-	return object_is_primary(o) && o->store && map_in_count(&o->config) == 1 &&
+	return object_is_primary(o) && o->store && map_in_count(&o->config) == 1 && !o->config.unsure &&
 	       epoch_generation(o->config.tenure) > epoch_generation(store_header(o->store)->seen);
 }
 
@@ -648,6 +675,7 @@ static void members_from_config(struct primary *p)
 			continue;
 		*m = (struct member){
 			.primary = p, .id = o->config.member[i], .in = o->config.member[i].in};
+		m->filled = o->config.member[i].filled;
 		m->want = m->in;
 		m->node = node_of(p->r, &m->id);
 		list_init(&m->in_session);
@@ -697,6 +725,7 @@ void primary_reconfigure(struct primary *p)
 		}
 		m->node = node_of(p->r, &m->id);
 		m->in = c->member[j].in;
+		m->filled = c->member[j].filled;
 		if (m->in) {
 			m->promote_epoch = 0;
 			m->want = true;
@@ -709,7 +738,7 @@ void primary_reconfigure(struct primary *p)
 			if (!m->as_syncing || !m->fill)
 				if (m->state != MEMBER_IDLE)
 					member_unjoin(m, 0);
-			m->lost = false;
+			m->lost = m->behind = false;
 		}
 		if (m->want && m->as_syncing && m->state == MEMBER_JOINING)
 			member_unjoin(m, 0);
@@ -720,6 +749,23 @@ void primary_reconfigure(struct primary *p)
 	p->r->gate_open = true;
 	object_busy(o);
 	replica_arm(p->r);
+}
+
+/* One of I that has more goes on instead. Another one has it by right or by half: a copy may have been under
+ * way to it. Nobody but an operator can tell, and until then nobody serves. */
+static void is_ahead(struct member *m)
+{
+	struct primary *p = m->primary;
+
+	m->ahead = true;
+	if (m->in)
+		propose_better(m);
+	else if (!p->ahead_told)
+		replica_event(p->r, 2, "DATA_NEWER",
+			      "object %llx: the replica on node %u, group %u, which is not in sync, has "
+			      "writes that are nowhere else; an operator must decide: ashlar volume force",
+			      (unsigned long long)p->object->id, m->node, m->id.group);
+	p->ahead_told |= !m->in;
 }
 
 void primary_joined(struct session *s, const struct msg_joined *j)
@@ -739,6 +785,9 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 			m->nak_us = now;
 		if (j->reason == NAK_UNKNOWN_TAIL || j->reason == NAK_FAILED)
 			m->lost = m->want;
+		m->behind |= j->reason == NAK_UNKNOWN_TAIL;
+		if (j->reason == NAK_AHEAD)
+			is_ahead(m);
 		if (j->reason == NAK_DIVERGED)
 			replica_event(s->r, 2, "DATA_DIVERGED",
 				      "object %llx: node %u knows a commit that this "
@@ -747,7 +796,9 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		member_unjoin(
 			m, j->reason == NAK_GAP
 				   ? 0
-				   : now + (j->reason == NAK_NO_REPLICA ? JOIN_AGAIN_US : 1000000));
+				   : now + (j->reason == NAK_NO_REPLICA && !o->config.unsure
+						    ? JOIN_AGAIN_US
+						    : 1000000));
 		if (j->reason == NAK_GAP)
 			join(m);
 		return;
@@ -755,6 +806,7 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	if (m->state != MEMBER_JOINING)
 		return;
 	m->nak_us = 0;
+	m->ahead = false;
 	m->ack_us = now;
 	m->state = MEMBER_JOINED;
 	if (m->as_syncing) {
@@ -765,13 +817,14 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
 	if (j->last.seq < m->acked.seq || j->last.seq < p->commit.seq ||
 	    j->last.seq > p->last.seq) {
-		replica_event(s->r, 2, "REPLICA_LOST_DATA",
+		if (!o->config.unsure) /* else it was not there, and no fault */
+			replica_event(s->r, 2, "REPLICA_LOST_DATA",
 			      "object %llx: the replica on node %u, group %u ends at "
 			      "%llu and had acknowledged %llu",
 			      (unsigned long long)o->id, s->node, m->id.group,
 			      (unsigned long long)j->last.seq,
 			      (unsigned long long)MAX(m->acked.seq, p->commit.seq));
-		m->lost = true;
+		m->lost = m->behind = true;
 		member_unjoin(m, now + 1000000);
 		return;
 	}
@@ -888,11 +941,12 @@ static bool member_tick(struct primary *p, struct member *m, uint64_t now)
 {
 	const char *why = member_trouble(p, m, now);
 
-	if (why && m->in && now - m->proposed_us >= PROPOSE_AGAIN_US) {
+	if (why && m->in && (!p->object->config.unsure || m->behind || !m->node) &&
+	    now - m->proposed_us >= PROPOSE_AGAIN_US) {
 		m->proposed_us = now;
 		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",
 			 (unsigned long long)p->object->id, m->node, why);
-		propose_drop(p->object, &m->id);
+		propose_drop(p->object, &m->id, m->behind);
 		if (!rule(RULE_DROP_APPLIED)) {
 			m->want = false;
 			primary_advance(p);
@@ -902,7 +956,8 @@ static bool member_tick(struct primary *p, struct member *m, uint64_t now)
 		join(m);
 	if (m->fill)
 		fill_run(m->fill);
-	if (!m->in && p->state == PRIMARY_SERVE && now - m->proposed_us >= PROPOSE_AGAIN_US &&
+	if (!m->in && p->state == PRIMARY_SERVE && !p->object->config.unsure &&
+	    now - m->proposed_us >= PROPOSE_AGAIN_US &&
 	    (m->promote_epoch || promotable(p, m))) {
 		m->proposed_us = now;
 		propose_promote(m);
@@ -929,6 +984,15 @@ bool primary_tick(struct primary *p, uint64_t now)
 		    (p->state == PRIMARY_SERVE || p->state == PRIMARY_FENCE))
 			primary_announce(p);
 	}
+	if (o->config.unsure && p->state == PRIMARY_SERVE) {
+		busy = true;
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+			struct object_change c = change_for(o, OBJ_SETTLE);
+
+			o->proposed_us = now;
+			replica_propose(p->r, &c);
+		}
+	}
 	/* W5: a primary that cannot log gives up its place. */
 	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 &&
 	    now - o->proposed_us >= PROPOSE_AGAIN_US) {
@@ -936,6 +1000,15 @@ bool primary_tick(struct primary *p, uint64_t now)
 		propose_resign(o);
 	}
 	return busy;
+}
+
+static const char *unsure_text(const struct primary *p)
+{
+	for (unsigned i = 0; i < p->member_count; i++)
+		if (p->member[i].ahead && !p->member[i].in)
+			return "recovered: a replica that is not in sync has newer writes; an operator must "
+			       "decide";
+	return "recovered: waits until every replica that may have newer writes is seen";
 }
 
 const char *primary_state_text(struct primary *p)
@@ -946,7 +1019,7 @@ const char *primary_state_text(struct primary *p)
 	case PRIMARY_TAIL:
 		return "taking over: reads its log tail";
 	case PRIMARY_JOIN:
-		return "taking over: waits for members to join";
+		return p->object->config.unsure ? unsure_text(p) : "taking over: waits for members to join";
 	case PRIMARY_FENCE:
 		return "taking over: waits for earlier leases to end";
 	case PRIMARY_SERVE:

@@ -30,6 +30,11 @@ const struct map *state_map(const struct state *s)
 	return &s->map;
 }
 
+unsigned state_recoveries(const struct state *s)
+{
+	return s->recoveries;
+}
+
 const char *state_cluster_name(const struct state *s)
 {
 	return s->name;

@@ -36,6 +36,11 @@ const struct map *state_map(const struct state *s);
  * shards and subscribers. */
 void state_apply(struct state *s, uint64_t index, const void *cmd, size_t len, struct command_result *out,
 		 void (*changed)(void *arg, enum map_record kind, uint64_t id), void *arg);
+unsigned state_recoveries(const struct state *s);
+/* A Raft majority was lost for good, and this state goes on alone, on this node (state_recover.c). Not a
+ * command: of a state that nobody serves. -ERR_LIMIT: it was recovered too often. */
+int state_recover(struct state *s, uint64_t index, uint64_t time_ms, uint16_t node,
+		  const char *actor) MUST_USE;
 /* Versioned, compact; frozen by golden bytes. Restore replaces everything; -ERR_PROTOCOL, -ERR_VERSION. */
 void state_snapshot(const struct state *s, struct writer *w);
 int state_restore(struct state *s, const void *data, size_t len) MUST_USE;

@@ -31,7 +31,7 @@ enum object_refusal state_force(struct state *s, struct map_object *o, const str
 	if (found < 0)
 		return OBJ_NOT_MEMBER;
 	n = map_member_node(&s->map, &o->member[found]);
-	if (!n || n->id != ch->node || !state_node_current(s, ch->node, ch->incarnation))
+	if (!n || n->id != ch->node || n->awaited || !state_node_current(s, ch->node, ch->incarnation))
 		return OBJ_INCARNATION;
 	/* To the primary itself, or by it after it stopped, it hurts nobody. */
 	if ((unsigned)found != o->primary && may_serve(s, o) &&
@@ -47,6 +47,7 @@ enum object_refusal state_force(struct state *s, struct map_object *o, const str
 		mb->kept = !mb->in && map_member_node(&s->map, mb);
 	}
 	o->member[found].filled = true;
+	o->unsure = false;
 	*epoch += EPOCH_COUNTER_MAX + 1;
 	o->primary = (uint8_t)found;
 	o->primary_incarnation = ch->incarnation;

@@ -23,6 +23,7 @@ struct state_setting {
 struct state {
 	struct map map;
 	char name[NAME_MAX_LEN + 1];
+	uint16_t recoveries; /* from a lost Raft majority */
 	unsigned token_count, setting_count;
 	struct state_token token[STATE_TOKENS];
 	struct state_setting setting[STATE_SETTINGS]; /* sorted by key */
@@ -99,6 +100,11 @@ enum object_refusal state_force(struct state *s, struct map_object *o, const str
 				uint32_t *epoch);
 enum object_refusal state_discard(struct state *s, struct map_object *o, const struct object_change *ch);
 void state_force_audit(struct state *s, const struct command *c, const struct command_result *out);
+/* state_recover.c: whether an unsure object takes this change; whether a member stays `in` at a takeover */
+enum object_refusal state_unsure_check(const struct state *s, const struct map_object *o,
+				       const struct object_change *ch);
+bool state_unsure_stays(const struct state *s, const struct map_object *o, const struct map_member *mb);
+enum object_refusal state_settle(struct map_object *o);
 int state_object_changes(struct state *s, const struct command *c, struct command_result *out);
 /* 0, or a refusal: the token is unknown or ran out. Takes it away. */
 int state_token_take(struct state *s, const char *sha256, struct command_result *out);

@@ -167,6 +167,7 @@ int state_node_start(struct state *s, const struct command *c, struct command_re
 	memcpy(n->address, c->node_start.address, sizeof(n->address));
 	memcpy(n->admin, c->node_start.admin, sizeof(n->admin));
 	n->state = NODE_ACTIVE;
+	n->awaited = false;
 	out->number = n->incarnation;
 	state_node_changed(s, n);
 	return 0;

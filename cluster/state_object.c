@@ -128,7 +128,8 @@ static enum object_refusal takeover(struct state *s, struct map_object *o,
 		return OBJ_INCARNATION;
 	if (ch->proposer != ch->node && member_owner(s, &o->member[old]) != ch->proposer)
 		return OBJ_NOT_MEMBER;
-	if (!ch->keep && member_owner(s, &o->member[old]) != ch->node)
+	if (!ch->keep && member_owner(s, &o->member[old]) != ch->node &&
+	    !state_unsure_stays(s, o, &o->member[old]))
 		o->member[old].in = false;
 	o->primary = (uint8_t)found;
 	o->primary_incarnation = ch->incarnation;
@@ -195,6 +196,9 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 		return OBJ_CONFLICT;
 	if (state_epoch_full(o))
 		return OBJ_EPOCH_LIMIT;
+	rc = state_unsure_check(s, o, ch);
+	if (rc)
+		return rc;
 	epoch = o->epoch + 1;
 	switch (ch->op) {
 	case OBJ_DROP:
@@ -217,6 +221,9 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 		break;
 	case OBJ_DISCARD:
 		rc = state_discard(s, o, ch);
+		break;
+	case OBJ_SETTLE:
+		rc = proposed_by_primary(s, o, ch) ? state_settle(o) : OBJ_NOT_MEMBER;
 		break;
 	default:
 		rc = OBJ_UNKNOWN;

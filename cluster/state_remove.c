@@ -47,7 +47,11 @@ static enum stake stake_of(const struct state *s, const struct map_object *o, ui
 		here = true;
 		in_here |= o->member[i].in || i == o->primary;
 	}
-	return !here ? STAKE_NONE : !kept ? STAKE_LOST : in_here ? STAKE_PENDING : STAKE_SPARE;
+	/* Of an unsure object nobody takes over before this node is back, or gone. */
+	return !here			? STAKE_NONE
+	       : !kept			? STAKE_LOST
+	       : in_here && !o->unsure	? STAKE_PENDING
+					: STAKE_SPARE;
 }
 
 struct stakes {
@@ -186,10 +190,12 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 static void drop_replicas(struct state *s, struct map_object *o, uint16_t node)
 {
 	for (unsigned i = 0; i < o->member_count;)
-		if (is_on(s, &o->member[i], node))
-			state_member_remove(s, o, i);
-		else
+		if (!is_on(s, &o->member[i], node))
 			i++;
+		else if (i == o->primary)
+			o->member[i++].in = false; /* unsure; its entry stays until somebody took over */
+		else
+			state_member_remove(s, o, i);
 	o->epoch++;
 	state_object_changed(s, o);
 }

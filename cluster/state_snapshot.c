@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of the state machine. Little-endian, frozen by tests/state; str = u16 length and bytes:
  *
- *   u32 magic "ASHS", u16 format 4, u16 0, u64 map version, uuid cluster, str cluster name,
+ *   u32 magic "ASHS", u16 format 5, u16 recoveries, u64 map version, uuid cluster, str cluster name,
  *   u32 next volume, u32 next attachment, u16 next node, u16 next group,
  *   u16 nodes × (NODE with its maintenance), u16 groups × GROUP,
  *   u32 volumes × (VOLUME, u32 reduce, objects × OBJECT without id),
@@ -12,7 +12,7 @@
  *   u32 next job, u16 jobs × (u32 id, u8 kind, u8 state, u16 node, u16 group, u32 incarnation,
  *   u32 total, u64 started ms, u64 changed ms, str actor, str note), ascending by id.
  *
- * Formats 1 to 3 were never released: they are refused.
+ * Formats 1 to 4 were never released: they are refused.
  *
  * What deltas need (record versions, what is gone) is not state: nodes that restored at different
  * points must have the same bytes. */
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 
 #define SNAPSHOT_MAGIC  0x53485341u
-#define SNAPSHOT_FORMAT 4u
+#define SNAPSHOT_FORMAT 5u
 
 static void write_volumes(const struct map *m, struct writer *w)
 {
@@ -94,7 +94,7 @@ void state_snapshot(const struct state *s, struct writer *w)
 
 	write_u32(w, SNAPSHOT_MAGIC);
 	write_u16(w, SNAPSHOT_FORMAT);
-	write_u16(w, 0);
+	write_u16(w, s->recoveries);
 	write_u64(w, s->map.version);
 	map_uuid_write(w, &s->map.cluster);
 	write_str(w, s->name);
@@ -309,13 +309,14 @@ int state_restore(struct state *s, const void *data, size_t len)
 	struct reader r = reader_init(data, len);
 	struct state *in;
 	uint32_t magic = read_u32(&r);
-	uint16_t format = read_u16(&r);
+	uint16_t format = read_u16(&r), recoveries = read_u16(&r);
 
-	if (read_u16(&r) || r.bad || magic != SNAPSHOT_MAGIC)
+	if (r.bad || magic != SNAPSHOT_MAGIC)
 		return -ERR_PROTOCOL;
 	if (format != SNAPSHOT_FORMAT)
 		return -ERR_VERSION;
 	in = state_create();
+	in->recoveries = recoveries;
 	in->map.version = read_u64(&r);
 	map_uuid_read(&r, &in->map.cluster);
 	read_str(&r, in->name, sizeof(in->name));

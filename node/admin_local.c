@@ -431,6 +431,7 @@ static void one_replica(void *arg, const struct replica_info *i)
 	json_put_str(j, "state", i->state);
 	json_put_str(j, "broken", i->broken);
 	json_put_bool(j, "present", i->present);
+	json_put_bool(j, "serving", i->serving);
 	json_put_u64(j, "epoch", i->epoch);
 	json_put_u64(j, "seen", i->seen);
 	json_put_u64(j, "last_tenure", i->last.tenure);

@@ -81,6 +81,7 @@ struct sim {
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
 	bool losing;        /* a case leaves no good copy, and must be told so */
+	unsigned newer_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors;
 	/* verdict */
@@ -154,6 +155,7 @@ void sim_group_reopen(unsigned node, uint64_t us); /* closed for so long, while 
 void sim_move(unsigned node, uint32_t object); /* its primary, which is there, moves to any other */
 bool sim_all_in(void); /* every member in, joined, quiet */
 void sim_submit_command(const struct command *c);
+void sim_recover(const struct writer *snapshot); /* the state of then goes on */
 const char *sim_describe(void);
 
 void sim_propose_changes(const struct object_change *changes, unsigned count); /* some time soon */
@@ -205,4 +207,6 @@ bool sim_case_dead_successor(uint64_t seed);
 /* sim_force.c */
 bool sim_case_force(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);
+bool sim_case_recover(uint64_t seed);
+bool sim_case_recover_newer(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

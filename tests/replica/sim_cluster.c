@@ -152,7 +152,9 @@ static void hook_superseded(void *ctx)
 static void hook_event(void *ctx, uint8_t severity, const char *code, const char *text)
 {
 	sim_trace("event %s: %s", code, text);
-	if (severity >= 2 && !(sim.losing && !strcmp(code, "DATA_CORRUPT_UNREPAIRABLE")))
+	sim.newer_told += !strcmp(code, "DATA_NEWER");
+	if (severity >= 2 && !(sim.losing && (!strcmp(code, "DATA_CORRUPT_UNREPAIRABLE") ||
+					      !strcmp(code, "DATA_NEWER"))))
 		sim_fail("event %s: %s", code, text);
 }
 
@@ -261,6 +263,23 @@ static void proc_crash(struct sim_proc *p, bool silent)
 	sim_loop_destroy(p->loop);
 	p->loop = NULL;
 	sim.running = NULL;
+}
+
+/* The Raft majority is lost for good: a survivor goes on with what it knew, and with nothing of what came
+ * after. All processes have ended. */
+void sim_recover(const struct writer *snapshot)
+{
+	struct writer d = writer_init_heap();
+
+	for (size_t i = 0; i < sim.delta_count; i++)
+		free(sim.deltas[i].bytes);
+	CHECK(!state_restore(sim.state, snapshot->data, snapshot->len));
+	sim.index += 1u << 20;
+	CHECK(!state_recover(sim.state, sim.index, 0, 1, "operator"));
+	state_delta(sim.state, 0, &d);
+	sim.deltas[0].bytes = d.data;
+	sim.deltas[0].len = d.len;
+	sim.delta_count = 1;
 }
 
 /* ---- Faults -------------------------------------------------------------------------------------

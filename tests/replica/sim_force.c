@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directed histories of what only operators may do: an object goes on from a replica that lacks acknowledged
- * writes, what that went past stays as it is, and they go back to it. */
+ * writes, what that went past stays as it is, and they go back to it; a cluster goes on with an older state,
+ * its Raft majority being lost. */
 #include "tests/replica/sim.h"
 
 #define STEP_US 30000000u
@@ -157,6 +158,7 @@ bool sim_case_force(uint64_t seed)
 		sim.leaderless_until = UINT64_MAX; /* so that nobody is promoted */
 		sim_clients_more(40);
 		wait_for(sim_clients_done, "the writes beside the fill are done");
+		sim_run_until(sim.now_us + 500000, NULL); /* what was proposed before is decided */
 	}
 	if (seed % 2 && !second_is_out()) { /* it was quicker */
 		sim.leaderless_until = 0;
@@ -228,6 +230,146 @@ bool sim_case_accept_damage(uint64_t seed)
 	sim_proc_start(2);
 	change_all(OBJ_DISCARD, 2, 0);
 	change_all(OBJ_PLACE, 2, 0);
+	wait_for(both_are_in, "there are two copies again");
+	return sim_finish();
+}
+
+/* ---- A lost Raft majority ---- */
+
+static bool first_is_out(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (member(i, 1)->in || map_primary_node(state_map(sim.state), object(i))->id == 1)
+			return false;
+	return true;
+}
+
+static bool any_serves(void)
+{
+	struct replicator_stats st;
+
+	for (unsigned n = 1; n <= sim.plan.nodes; n++) {
+		if (!sim.proc[n].r)
+			continue;
+		replicator_stats(sim.proc[n].r, &st);
+		if (st.serving)
+			return true;
+	}
+	return false;
+}
+
+static bool all_settled(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (object(i)->unsure)
+			return false;
+	return true;
+}
+
+static void remove_dead(uint16_t node)
+{
+	struct command c = {.kind = CMD_NODE_REMOVE};
+
+	c.node_remove.node = node;
+	c.node_remove.incarnation = map_node(state_map(sim.state), node)->incarnation;
+	c.node_remove.flags = NODE_REMOVE_DEAD | NODE_REMOVE_ACCEPT_LOSS;
+	sim_submit_command(&c);
+}
+
+/* The state that goes on has node 1 in all I, and primary of one object. In the lost time it was dropped, or
+ * taken over from, and all was written anew by nodes 2 and 3; then 3 is lost. Whoever comes back first, 2 has
+ * every acknowledged write, and wins. */
+bool sim_case_recover(uint64_t seed)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 3,
+				.copies = 3,
+				.clients = 2,
+				.ops_per_client = 60,
+				.depth = 4,
+				.trims = true,
+				.tiny_log = seed % 3 == 0};
+	struct writer then = writer_init_heap();
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	state_snapshot(sim.state, &then);
+	sim_proc_crash(1);
+	wait_for(first_is_out, "the others go on without node 1");
+	sim_clients_more(40);
+	wait_for(sim_clients_done, "the writes of the lost time are done");
+	sim_proc_crash(2);
+	sim_proc_crash(3);
+	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
+	sim.plan.nodes = 2;
+	sim_recover(&then);
+	writer_free(&then);
+
+	sim_proc_start(1 + seed % 2);
+	sim_run_until(sim.now_us + 3000000, NULL);
+	if (any_serves())
+		sim_fail("one serves while others may have more:%s", sim_describe());
+	if (seed % 4 < 2)
+		remove_dead(3);
+	sim_run_until(sim.now_us + 1000000, NULL);
+	if (any_serves())
+		sim_fail("one serves while another one may have more:%s", sim_describe());
+	sim_proc_start(2 - seed % 2);
+	if (seed % 4 == 1) { /* its disk group takes long to open */
+		sim_run_until(sim.now_us + 2000, NULL);
+		sim_group_reopen(2 - seed % 2, 8000000);
+		sim_run_until(sim.now_us + 7000000, NULL);
+		if (any_serves())
+			sim_fail("one serves before the other's disks were seen:%s", sim_describe());
+	}
+	sim_run_until(sim.now_us + 500000, NULL);
+	if (seed % 4 >= 2)
+		remove_dead(3);
+	wait_for(all_settled, "every object is settled");
+	sim_clients_final_reads();
+	wait_for(sim_clients_done, "all is read");
+	sim_clients_more(20);
+	return sim_finish();
+}
+
+/* What has all is not in I of the state that goes on: nobody serves before an operator decides. */
+bool sim_case_recover_newer(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct writer then = writer_init_heap();
+
+	sim_begin(&plan);
+	wait_for(sim_clients_done, "the first writes are done");
+	sim_proc_crash(2);
+	wait_for(second_is_out, "node 2 is dropped");
+	sim_clients_more(20);
+	wait_for(sim_clients_done, "the writes are done");
+	state_snapshot(sim.state, &then);
+	sim_proc_start(2);
+	wait_for(both_are_in, "node 2 is in again");
+	sim_proc_crash(1);
+	wait_for(first_is_out, "node 1 is out");
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		sim_clients_more(20);
+	wait_for(sim_clients_done, "the writes of the lost time are done");
+	sim_proc_crash(2);
+	sim_run_until(sim.now_us + 1000000, NULL);
+	sim_recover(&then);
+	writer_free(&then);
+
+	sim.losing = true;
+	sim_proc_start(1 + seed % 2);
+	sim_proc_start(2 - seed % 2);
+	sim_run_until(sim.now_us + 6000000, NULL);
+	if (any_serves() || !sim.newer_told)
+		sim_fail("what is older serves, or nobody was told:%s", sim_describe());
+	change_all(OBJ_FORCE, 2, 1);
+	wait_for(second_serves, "what the operator chose serves");
+	sim_clients_final_reads();
+	wait_for(sim_clients_done, "all is read");
+	change_all(OBJ_DISCARD, 1, 0);
+	change_all(OBJ_PLACE, 1, 0);
 	wait_for(both_are_in, "there are two copies again");
 	return sim_finish();
 }

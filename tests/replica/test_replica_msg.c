@@ -56,6 +56,18 @@ TEST(replica_msg, join_has_its_bytes)
 		      "03 00 00 00 01 00 00 00 00 00 00 00  05 00 00 00 64 00 00 00 00 00 00 00");
 	r = reader_init(body, w.len);
 	EXPECT_OK(msg_join_decode(&r, &back));
+	EXPECT_EQ(body[20], 1);
+	body[20] = 3;
+	r = reader_init(body, w.len);
+	EXPECT_OK(msg_join_decode(&r, &back));
+	EXPECT(back.unsure);
+	body[20] = 4; /* a flag of nobody's */
+	r = reader_init(body, w.len);
+	EXPECT_RC(msg_join_decode(&r, &back), -ERR_PROTOCOL);
+	body[20] = 1;
+	r = reader_init(body, w.len);
+	EXPECT_OK(msg_join_decode(&r, &back));
+	EXPECT(!back.unsure);
 	EXPECT(back.gen == 2 && back.group == 6 && back.group_incarnation == 4 && back.syncing &&
 	       back.epoch_count == 2 && back.epochs[1].first_seq == 100 &&
 	       version_eq(back.last, m.last) && version_eq(back.commit, m.commit));

@@ -178,7 +178,8 @@ static int run_cases(uint64_t from, uint64_t count)
 		    sim_case_attachment(i) && sim_case_move(i) &&
 		    sim_case_stop(i) && sim_case_slow_log(i) && sim_case_evacuate(i) &&
 		    sim_case_rebuild(i) && sim_case_reopen(i) && sim_case_old_map(i) &&
-		    sim_case_dead_successor(i) && sim_case_force(i) && sim_case_accept_damage(i))
+		    sim_case_dead_successor(i) && sim_case_force(i) && sim_case_accept_damage(i) &&
+		    sim_case_recover(i) && sim_case_recover_newer(i))
 			continue;
 		printf("directed, seed %llu: %s\n", (unsigned long long)i, sim.failure);
 		return 1;

@@ -513,7 +513,7 @@ TEST(state, snapshot_restores_everything)
 		(void)!state_restore(copy, w.data, w.len);
 		w.data[i] ^= 0x5a;
 	}
-	put_le16(w.data + 4, 5);
+	put_le16(w.data + 4, 6);
 	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);
 	put_le16(w.data + 4, 0);
 	EXPECT_RC(state_restore(copy, w.data, w.len), -ERR_VERSION);

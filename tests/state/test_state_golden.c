@@ -2,6 +2,7 @@
 /* Frozen bytes of everything that outlives a program or crosses the wire: commands, results,
  * deltas, snapshots, control messages. A difference here is a new format number, not a new golden
  * file. Hex with annotations where a reader would lose the way. */
+#include "cluster/map_codec.h"
 #include "cluster/control_msg.h"
 #include "tests/state/state_kit.h"
 
@@ -234,10 +235,10 @@ TEST(golden, delta_of_a_node_in_maintenance)
 	EXPECT_GOLDEN_(w.data, w.len,
 		       "04 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 00 11 00 00 00 00 00 00"
 		       "00 00 00 00 00 00 00 03 84 01 00 00 00 01 00 00 00 02 00 02 00"
-		       "01 48 00 00 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02"
+		       "01 49 00 00 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02"
 		       "00 6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00"
 		       "00 00 02 00 03 02 00 01"
-		       "40 42 0f 00 00 00 00 00 10 4a 0f 00 00 00 00 00 03 00 66 61 6e");
+		       "40 42 0f 00 00 00 00 00 10 4a 0f 00 00 00 00 00 03 00 66 61 6e 00");
 	kit_fini(&k);
 }
 
@@ -324,16 +325,18 @@ TEST(golden, snapshot_and_delta_of_a_small_state)
 	w.grows = true;
 	state_snapshot(k.s, &w);
 	EXPECT_GOLDEN_(w.data, w.len,
-		       "41 53 48 53 04 00 00 00 0b 00 00 00 00 00 00 00 11 00 00 00 00 00 00 00"
+		       "41 53 48 53 05 00 00 00 0b 00 00 00 00 00 00 00 11 00 00 00 00 00 00 00"
 		       "00 00 00 00 00 00 03 84 04 00 74 65 73 74 02 00 00 00 02 00 00 00 03 00"
 		       "03 00 02 00 01 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 65 02 00"
 		       "6e 31 00 00 0d 00 31 30 2e 30 2e 31 2e 31 3a 37 30 30 30 00 00 01 00 00"
 		       "00 02 00 03 02 00 01"
-		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00" /* no maintenance */
+		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		       /* no maintenance, not awaited */
 		       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
 		       "66 02 00 6e 32 00 00 0d 00 31 30 2e 30 2e 31 2e 32 3a 37 30 30 30 00 00"
 		       "01 00 00 00 02 00 03 02 00 01"
-		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00" /* no maintenance */
+		       "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		       /* no maintenance, not awaited */
 		       "02 00 01 00 01 00 11 00 00 00 00 00 00 00"
 		       "00 00 00 00 00 00 00 c9 01 00 00 00 02 14 00 00 00 00 00 01 00 00 02 00"
 		       "02 00 11 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ca 01 00 00 00 02 14"
@@ -419,6 +422,27 @@ TEST(golden, delta_of_a_forced_object)
 		       "02 00 00 01 02 00 00 01 01 00 00 00 12 02 02 00 01 00 00 00 01 00 00 00"
 		       "01 00 01 00 00 00 01 00 00 00 03 01");
 	kit_fini(&k);
+}
+
+TEST(golden, an_unsure_object)
+{
+	struct map_object o = {.epoch = 0x01000002,
+			       .tenure = 2,
+			       .primary_incarnation = 3,
+			       .member_count = 1,
+			       .member[0] = {4, 5, 6, .in = true, .filled = true},
+			       .unsure = true},
+			  back = {0};
+	struct reader r;
+
+	w.len = 0;
+	w.grows = true;
+	map_object_write(&w, &o);
+	EXPECT_GOLDEN_(w.data, w.len,
+		       "02 00 00 01 02 00 00 00 03 00 00 00 01 01 04 00 05 00 00 00 06 00 00 00 01 80");
+	r = reader_init(w.data, w.len);
+	map_object_read(&r, &back);
+	EXPECT(reader_done(&r) && back.unsure && back.member[0].in && !back.member[0].kept);
 }
 
 TEST(golden, control_messages)

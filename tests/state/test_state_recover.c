@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A state that goes on alone after its Raft majority was lost. Object 1:0 has copies on groups (nodes) P, S
+ * and T; P is its primary. Every node has to come back before what it may have is passed over. */
+#include "tests/state/state_kit.h"
+
+struct fix {
+	struct kit k;
+	struct map_object *o;
+	uint16_t p, s, t;
+};
+
+static struct map_member *member(struct fix *f, uint16_t group)
+{
+	for (unsigned i = 0; i < f->o->member_count; i++)
+		if (f->o->member[i].group == group)
+			return &f->o->member[i];
+	return NULL;
+}
+
+static struct map_node *node(struct fix *f, uint16_t id)
+{
+	return map_node(kit_map(&f->k), id);
+}
+
+static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint16_t proposer)
+{
+	struct object_change ch = {.op = op,
+				   .object = f->o->id,
+				   .epoch = f->o->epoch,
+				   .proposer = proposer,
+				   .incarnation = node(f, proposer)->incarnation};
+
+	if (op == OBJ_TAKEOVER || op == OBJ_FORCE) {
+		ch.node = who;
+		ch.incarnation = node(f, who)->incarnation;
+	}
+	if (member(f, who) && op != OBJ_TAKEOVER)
+		ch.replica = *member(f, who);
+	return ch;
+}
+
+static void expect_refused(struct fix *f, struct object_change ch, int why)
+{
+	uint64_t digest = state_digest(f->k.s);
+
+	EXPECT_EQ(kit_change(&f->k, ch), why);
+	EXPECT(digest == state_digest(f->k.s));
+}
+
+static void back(struct fix *f, uint16_t id)
+{
+	EXPECT_OK(kit_start(&f->k, id, node(f, id)->incarnation, node(f, id)->incarnation + 1));
+}
+
+static void recover(struct fix *f)
+{
+	EXPECT_OK(state_recover(f->k.s, f->k.index += 1000, f->k.time_ms, f->s, "root"));
+}
+
+static void fix_init(struct fix *f)
+{
+	kit_init(&f->k, 4);
+	EXPECT_OK(kit_volume(&f->k, "v", 1 << 30, 3));
+	f->o = kit_object(&f->k, object_id(1, 0));
+	f->p = f->o->member[0].group;
+	f->s = f->o->member[1].group;
+	f->t = f->o->member[2].group;
+}
+
+TEST(recover, raises_every_generation_and_awaits_every_node)
+{
+	struct state_event e;
+	struct fix f;
+	uint32_t volume, attachment;
+	uint16_t dead = 1;
+
+	fix_init(&f);
+	EXPECT_OK(kit_attach(&f.k, 1, ATTACH_EXCLUSIVE, "h", false));
+	while (member(&f, dead))
+		dead++;
+	EXPECT_OK(kit_node_state(&f.k, dead, NODE_DEAD));
+	volume = kit_map(&f.k)->next_volume;
+	attachment = kit_map(&f.k)->next_attachment;
+	recover(&f);
+	for (uint32_t i = 0; i < map_volume(kit_map(&f.k), 1)->objects; i++) {
+		const struct map_object *o = kit_object(&f.k, object_id(1, i));
+
+		EXPECT(o->epoch == 0x01000001 && o->tenure == 1 && o->unsure);
+	}
+	EXPECT(node(&f, f.p)->awaited && node(&f, f.s)->awaited && !node(&f, dead)->awaited);
+	EXPECT(kit_map(&f.k)->next_volume > volume + 1000);
+	EXPECT(kit_map(&f.k)->next_attachment > attachment + 1000);
+	EXPECT(map_volume(kit_map(&f.k), 1)->attach_epoch > 1000);
+	EXPECT_EQ(state_recoveries(f.k.s), 1);
+	EXPECT_EQ(kit_map(&f.k)->version, f.k.index);
+	EXPECT_EQ(state_events(f.k.s, &e, 1), 1);
+	EXPECT_STR(e.code, "CLUSTER_RECOVERED");
+	EXPECT_STR(e.actor, "root");
+	EXPECT_EQ(e.severity, 2);
+	kit_fini(&f.k);
+}
+
+/* The old primary, and any other member, may have more than what knows of it. */
+TEST(recover, nobody_takes_over_before_all_who_may_have_more_are_back)
+{
+	struct fix f;
+
+	fix_init(&f);
+	recover(&f);
+	back(&f, f.s);
+	back(&f, f.p);
+	expect_refused(&f, change(&f, OBJ_TAKEOVER, f.s, f.s), OBJ_UNSURE);
+	EXPECT(map_object_awaits(kit_map(&f.k), f.o));
+	back(&f, f.t);
+	EXPECT(!map_object_awaits(kit_map(&f.k), f.o));
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.s, f.s)), OBJ_DONE);
+	EXPECT_EQ(map_in_count(f.o), 3); /* the old primary stays in I: it has not been seen */
+	EXPECT(f.o->unsure && f.o->tenure == 0x01000002);
+	kit_fini(&f.k);
+}
+
+/* One that is out was maybe promoted in the lost time. */
+TEST(recover, an_out_member_that_was_filled_is_waited_for)
+{
+	struct fix f;
+
+	fix_init(&f);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.t, f.p)), OBJ_DONE);
+	recover(&f);
+	back(&f, f.s);
+	back(&f, f.p);
+	expect_refused(&f, change(&f, OBJ_TAKEOVER, f.p, f.p), OBJ_UNSURE);
+	back(&f, f.t);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.p, f.p)), OBJ_DONE);
+	kit_fini(&f.k);
+}
+
+TEST(recover, an_unsure_object_changes_only_by_what_was_seen)
+{
+	struct object_change ch;
+	struct fix f;
+
+	fix_init(&f);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.t, f.p)), OBJ_DONE);
+	recover(&f);
+	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_UNSURE); /* in a tenure of before */
+	back(&f, f.p);
+	back(&f, f.s);
+	back(&f, f.t);
+	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_NOT_MEMBER);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.p, f.p)), OBJ_DONE);
+	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_UNSURE);
+	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.s), OBJ_UNSURE);
+	expect_refused(&f, change(&f, OBJ_PROMOTE, f.t, f.p), OBJ_UNSURE);
+	expect_refused(&f, change(&f, OBJ_REMOVE, f.t, 1), OBJ_UNSURE);
+	ch = change(&f, OBJ_PLACE, 0, 1);
+	for (uint16_t g = 1; g <= 4; g++)
+		if (!member(&f, g))
+			ch.replica = (struct map_member){.group = g, .group_incarnation = 1};
+	expect_refused(&f, ch, OBJ_UNSURE);
+	ch = change(&f, OBJ_DROP, f.s, f.p);
+	ch.keep = 1; /* it answered, and has less */
+	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.s), OBJ_NOT_MEMBER);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_SETTLE, 0, f.p)), OBJ_DONE);
+	EXPECT(!f.o->unsure);
+	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_CONFLICT);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, f.t, f.p)), OBJ_DONE);
+	kit_fini(&f.k);
+}
+
+static int remove_dead(struct fix *f, uint16_t id, uint8_t flags)
+{
+	struct command c = {.kind = CMD_NODE_REMOVE};
+
+	c.node_remove.node = id;
+	c.node_remove.incarnation = node(f, id)->incarnation;
+	c.node_remove.flags = NODE_REMOVE_DEAD | flags;
+	return kit_apply(&f->k, &c);
+}
+
+/* What does not come back has no say, also as the primary. */
+TEST(recover, nodes_that_are_gone_for_good_are_not_waited_for)
+{
+	struct fix f;
+
+	fix_init(&f);
+	recover(&f);
+	back(&f, f.s);
+	EXPECT_OK(remove_dead(&f, f.p, 0));
+	EXPECT_OK(remove_dead(&f, f.t, 0));
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.s, f.s)), OBJ_DONE);
+	EXPECT_EQ(map_in_count(f.o), 1);
+	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_SETTLE, 0, f.s)), OBJ_DONE);
+	kit_fini(&f.k);
+}
+
+/* A process of before the recovery may be serving where nobody hears it. */
+TEST(recover, a_force_ends_the_doubt_but_not_past_an_unheard_primary)
+{
+	struct fix f;
+
+	fix_init(&f);
+	recover(&f);
+	back(&f, f.s);
+	expect_refused(&f, change(&f, OBJ_FORCE, f.s, f.s), OBJ_SERVED);
+	expect_refused(&f, change(&f, OBJ_FORCE, f.t, f.t), OBJ_INCARNATION); /* not back */
+	back(&f, f.p);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_FORCE, f.s, f.s)), OBJ_DONE);
+	EXPECT(!f.o->unsure && f.o->tenure == 0x02000002);
+	EXPECT(member(&f, f.p)->kept && member(&f, f.t)->kept);
+	kit_fini(&f.k);
+}
+
+TEST(recover, is_in_snapshots_and_deltas)
+{
+	struct writer w = writer_init_heap();
+	struct state *copy = state_create();
+	struct map m;
+	struct reader r;
+	struct fix f;
+
+	fix_init(&f);
+	recover(&f);
+	back(&f, f.s);
+	state_snapshot(f.k.s, &w);
+	EXPECT_OK(state_restore(copy, w.data, w.len));
+	EXPECT(state_digest(copy) == state_digest(f.k.s));
+	EXPECT_EQ(state_recoveries(copy), 1);
+	map_init(&m);
+	w.len = 0;
+	state_delta(copy, 0, &w);
+	r = reader_init(w.data, w.len);
+	EXPECT_OK(map_delta_apply(&m, &r, NULL, NULL));
+	EXPECT(map_object(&m, f.o->id)->unsure);
+	EXPECT(map_node(&m, f.p)->awaited && !map_node(&m, f.s)->awaited);
+	map_fini(&m);
+	state_destroy(copy);
+	writer_free(&w);
+	kit_fini(&f.k);
+}
+
+TEST(recover, a_generation_that_is_the_last_one_is_refused)
+{
+	struct fix f;
+	uint64_t digest;
+
+	fix_init(&f);
+	f.o->epoch = 0xff000001;
+	digest = state_digest(f.k.s);
+	EXPECT_RC(state_recover(f.k.s, 5000, 1, f.s, "root"), -ERR_LIMIT);
+	EXPECT(digest == state_digest(f.k.s));
+	kit_fini(&f.k);
+}
