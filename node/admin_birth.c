@@ -319,7 +319,7 @@ static int prepare_blocking(struct work *w)
 {
 	struct birth_op *op = container_of(w, struct birth_op, work);
 
-	return birth_join_prepare(op->q->admin->cfg.config, &op->id.node, &op->text);
+	return birth_join_prepare(op->q->admin->cfg.config, op->id.witness, &op->id.node, &op->text);
 }
 
 static void prepare_reply(struct birth_op *op)
@@ -375,6 +375,7 @@ void admin_join_prepare(struct areq *q)
 	}
 	op = birth_new(q, "node join", prepare_blocking, prepare_reply);
 	op->token = token;
+	op->id.witness = json_bool(q->body, "witness", false);
 	birth_run(op, 0);
 }
 

@@ -84,6 +84,7 @@ static struct json *node_to_json(const struct admin *a, const struct map *m,
 	json_put_u64(j, "shards", n->shards);
 	json_put(j, "roles", roles_to_json(n->roles));
 	json_put_bool(j, "voter", is_voter(a, n->id));
+	json_put_bool(j, "witness", n->roles == ROLE_VOTER);
 	json_put_u64(j, "diskgroups", groups);
 	if (n->maintenance_until_ms) {
 		struct json *k = json_object_new();

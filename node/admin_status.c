@@ -57,18 +57,20 @@ static struct json *raft_to_json(const struct admin *a, const struct map *m)
 static struct json *nodes_summary(const struct admin *a, const struct map *m)
 {
 	struct json *j = json_object_new();
-	unsigned active = 0, up = 0, joining = 0;
+	unsigned active = 0, up = 0, joining = 0, witnesses = 0;
 
 	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
 		active += n->state == NODE_ACTIVE;
 		joining += n->state == NODE_JOINING;
+		witnesses += n->state == NODE_ACTIVE && n->roles == ROLE_VOTER;
 		up += n->state == NODE_ACTIVE && facts_node_up(a, n->id);
 	}
 	json_put_u64(j, "active", active);
 	json_put_u64(j, "up", up);
 	json_put_u64(j, "joining", joining);
+	json_put_u64(j, "witnesses", witnesses); /* of the active ones */
 	return j;
 }
 

@@ -242,6 +242,7 @@ int identity_load(const char *state_dir, struct identity *out)
 	incarnation = json_u64(j, "incarnation", UINT64_MAX);
 	out->bootstrap = json_bool(j, "bootstrap", false);
 	out->removed = json_bool(j, "removed", false);
+	out->witness = json_bool(j, "witness", false);
 	out->number = (uint16_t)number;
 	out->incarnation = (uint32_t)incarnation;
 	if (!cluster || uuid_parse(cluster, &out->cluster) < 0 || !node ||
@@ -276,6 +277,7 @@ int identity_save(const char *state_dir, const struct identity *id)
 	json_put_u64(j, "incarnation", id->incarnation);
 	json_put_bool(j, "bootstrap", id->bootstrap);
 	json_put_bool(j, "removed", id->removed);
+	json_put_bool(j, "witness", id->witness);
 	return write_json(path, j, 0600);
 }
 
@@ -398,7 +400,7 @@ void birth_node_record(const struct config *c, const struct identity *id, struct
 		 c->admin_advertise ? c->admin_advertise : "");
 	out->incarnation = id->incarnation;
 	out->shards = (uint16_t)c->shards;
-	out->roles = c->roles;
+	out->roles = birth_roles(c, id);
 	out->state = NODE_JOINING;
 	if (sscanf(ASHLAR_VERSION, "%u.%u", &major, &minor) == 2) {
 		out->version_major = (uint8_t)major;
@@ -409,7 +411,7 @@ void birth_node_record(const struct config *c, const struct identity *id, struct
 /* ---- Join --------------------------------------------------------------------------------------
  */
 
-int birth_join_prepare(const struct config *c, struct uuid *node, char **csr)
+int birth_join_prepare(const struct config *c, bool witness, struct uuid *node, char **csr)
 {
 	CLEANUP(free_ptr) char *path = in_dir(c->state_dir, "join.json");
 	CLEANUP(free_ptr) char *cn = NULL;
@@ -427,15 +429,15 @@ int birth_join_prepare(const struct config *c, struct uuid *node, char **csr)
 	text = j ? json_str(j, "node") : NULL;
 	rc = text && uuid_parse(text, node) == 0 ? 0 : -ENOENT;
 	json_free(j);
-	if (rc < 0) {
+	if (rc < 0)
 		uuid_make(node);
-		uuid_format(node, uuid);
-		j = json_object_new();
-		json_put_str(j, "node", uuid);
-		rc = write_json(path, j, 0600);
-		if (rc < 0)
-			return rc;
-	}
+	uuid_format(node, uuid);
+	j = json_object_new();
+	json_put_str(j, "node", uuid);
+	json_put_bool(j, "witness", witness);
+	rc = write_json(path, j, 0600);
+	if (rc < 0)
+		return rc;
 	/* The uuid is kept over a re-run, so that the cluster knows the node again; the key need
 	 * not be. */
 	(void)unlink(p.key);
@@ -530,6 +532,7 @@ int birth_join_finish(const struct config *c, const struct birth_join *b, struct
 			  "%s", "");
 		rc = -ERR_INVALID;
 	}
+	out->witness = j && json_bool(j, "witness", false);
 	json_free(j);
 	if (rc == 0)
 		rc = join_files(c, b, &p);

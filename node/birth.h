@@ -6,7 +6,7 @@
  *   peers.json     addresses to dial before the map is known (a hint: the map is the truth)
  *   ca.pem         the cluster's certificate authority       node.pem, node.key  this node's certificate
  *   ca.key         0600, on voters only
- *   join.json      the uuid and name a join began with; gone once the node is claimed
+ *   join.json      the uuid a join began with, and whether as a witness; gone once the node is claimed
  *
  * A daemon without identity.json is unclaimed. identity.json is written last: whatever stops a birth
  * half-way, it can be run again. Blocking; set-up or worker threads. */
@@ -19,6 +19,7 @@ struct identity {
 	struct uuid cluster, node;
 	uint16_t number;
 	uint32_t incarnation; /* raised durably at each start, before anything is sent or written */
+	bool witness; /* it joined to vote only, whatever roles its configuration names */
 	bool removed; /* the cluster has told it so: it never starts its part again */
 	bool bootstrap; /* node 1: began as a Raft of one; proposes CMD_CLUSTER_INIT to an empty state */
 	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
@@ -60,9 +61,14 @@ int birth_token_decode(const char *text, uint64_t now_ms, struct birth_token *ou
 void birth_secret_make(char out[65]);
 bool birth_secret_valid(const char *secret); /* 64 lower-case hex digits */
 
-/* `node join`, first half, on the new node: key and signing request. A re-run uses the same uuid and
- * key. csr is malloc'ed. -ERR_CLAIMED. */
-int birth_join_prepare(const struct config *c, struct uuid *node, char **csr) MUST_USE;
+/* `node join`, first half, on the new node: key and signing request. A re-run uses the same uuid.
+ * csr is malloc'ed. -ERR_CLAIMED. */
+int birth_join_prepare(const struct config *c, bool witness, struct uuid *node, char **csr) MUST_USE;
+/* The roles it has: those of its configuration, or a witness's. */
+static inline uint8_t birth_roles(const struct config *c, const struct identity *id)
+{
+	return id->witness ? ROLE_VOTER : c->roles;
+}
 /* Signing, on a node that has the CA key. cert is malloc'ed PEM. */
 int birth_sign_node(const char *state_dir, const char *csr, const struct uuid *node,
 		    const char *address, char **cert) MUST_USE;

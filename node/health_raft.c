@@ -121,6 +121,29 @@ static void check_number(struct ctx *c)
 	SAY(i->command, "wait: the leader adds voters by itself; if it lasts: ashlar events");
 }
 
+/* Two are a majority of two only: an even number of voters is for a moment, or for want of a third. */
+static void check_pair(struct ctx *c)
+{
+	unsigned able = 0;
+	struct health_item *i;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		able += n->state == NODE_ACTIVE && (n->roles & ROLE_VOTER);
+	}
+	if (c->in->voter_count != 2 || able != 2)
+		return;
+	i = add_item(c, "RAFT_TWO_VOTERS", HEALTH_WARNING);
+	for (unsigned v = 0; v < 2; v++)
+		affect(i, "%s", node_name(c->in, c->in->voters[v]));
+	SAY(i->summary, "only two nodes vote: losing either stops failovers, attaches and new volumes");
+	SAY(i->risk, "with one of them lost the other goes on only where it is the primary by then");
+	SAY(i->command,
+	    "on a small third host: ashlar node join TOKEN --witness   # ashlar node invite here");
+}
+
 /* Each voter fetches the key when it has none: this is only when nobody has it any more. */
 static void check_ca_key(struct ctx *c)
 {
@@ -143,5 +166,6 @@ void health_check_raft(struct ctx *c)
 {
 	check_majority(c);
 	check_number(c);
+	check_pair(c);
 	check_ca_key(c);
 }

@@ -37,6 +37,7 @@ static int start_tls(void *ctx)
 	struct node *n = ctx;
 
 	birth_paths(n->config.state_dir, &n->paths);
+	n->config.roles = birth_roles(&n->config, &n->identity);
 	n->tls = tls_ctx_create(n->paths.ca, n->paths.cert, n->paths.key);
 	return n->tls ? 0 : -ERR_CORRUPT; /* the file was named */
 }

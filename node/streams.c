@@ -71,8 +71,10 @@ static struct channel *stream_find(struct shard *s, uint16_t node, uint16_t stre
 
 static bool stream_wanted(const struct shard *s, const struct map_node *m)
 {
+	/* Replicas on both sides: a witness has none, and clients have connections of their own. */
 	return m && m->id != s->node->identity.number && m->state == NODE_ACTIVE &&
-	       m->incarnation && (m->roles & ROLE_STORAGE) && m->shards && m->address[0];
+	       m->incarnation && (m->roles & s->node->config.roles & ROLE_STORAGE) && m->shards &&
+	       m->address[0];
 }
 
 static unsigned stream_count(const struct shard *s, const struct map_node *m)

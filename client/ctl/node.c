@@ -110,18 +110,22 @@ static int read_token(const char *word, char *line, size_t cap)
 
 static int node_join(struct ctl *c, int argc, char **argv)
 {
+	bool witness = false;
+	const struct option_spec o[] = {{"--witness", NULL, &witness}};
 	const char *word;
 	struct json *body, *prepared, *answer, *j;
 	char token[4096];
 	int rc;
 
-	rc = ctl_args(verb("join"), argc, argv, NULL, 0, &word, 1, 1);
+	rc = ctl_args(verb("join"), argc, argv, o, ARRAY_LEN(o), &word, 1, 1);
 	if (rc == CTL_OK)
 		rc = read_token(word, token, sizeof(token));
 	if (rc != CTL_OK)
 		return rc;
 	body = json_object_new();
 	json_put_str(body, "token", token);
+	if (witness)
+		json_put_bool(body, "witness", true);
 	rc = ctl_call(c, "POST", "/v1/node/join-prepare", body, &prepared);
 	if (rc != CTL_OK)
 		return rc;
@@ -135,8 +139,9 @@ static int node_join(struct ctl *c, int argc, char **argv)
 	if (c->json)
 		print_json(j);
 	else
-		printf("joined cluster %s as node %" PRIu64 ", %s\nnext: ashlar diskgroup add …\n",
-		       str_or(j, "cluster", "?"), json_u64(j, "number", 0), str_or(j, "node", "?"));
+		printf("joined cluster %s as node %" PRIu64 ", %s\n%s\n", str_or(j, "cluster", "?"),
+		       json_u64(j, "number", 0), str_or(j, "node", "?"),
+		       witness ? "it votes and holds no data" : "next: ashlar diskgroup add …");
 	json_free(j);
 	return CTL_OK;
 }
@@ -168,7 +173,8 @@ static const char *facts_text(const struct json *n, char out[32])
 
 static void state_cell(struct table *t, const struct json *n)
 {
-	table_add(t, "%s%s", str_or(n, "state", "?"), json_has(n, "maintenance") ? ", maintenance" : "");
+	table_add(t, "%s%s%s", str_or(n, "state", "?"), json_bool(n, "witness", false) ? ", witness" : "",
+		  json_has(n, "maintenance") ? ", maintenance" : "");
 }
 
 static void up_cell(struct table *t, const struct json *n)
@@ -240,7 +246,9 @@ static void print_node(const struct json *n)
 	       json_u64(n, "number", 0), str_or(n, "uuid", "?"));
 	printf("state       %s, %s%s\n", str_or(n, "state", "?"),
 	       json_bool(n, "up", false) ? "up" : "NOT REACHABLE",
-	       json_bool(n, "voter", false) ? ", voter" : "");
+	       json_bool(n, "voter", false) ? json_bool(n, "witness", false) ? ", votes and holds no data"
+									     : ", voter"
+					    : "");
 	printf("roles       %s   fault set %s   shards %" PRIu64 "   incarnation %" PRIu64 "\n",
 	       roles, str_or(n, "fault_set", "-"), json_u64(n, "shards", 0),
 	       json_u64(n, "incarnation", 0));
@@ -486,12 +494,14 @@ const struct verb node_verbs[] = {
 	 "The token holds a secret: hand it on as you would a password, best through a pipe.\n\n"
 	 "Example: ashlar node invite | ssh n2 ashlar node join -",
 	 node_invite},
-	{"node", "join", "TOKEN|-",
+	{"node", "join", "TOKEN|- [--witness]",
 	 "Makes this node a member of the cluster that made the token (-: read it from standard "
 	 "input).\n\n"
 	 "Run as root on the new node, whose ashlard is running and unclaimed. Its private key "
 	 "never leaves it.\n"
-	 "A join that was interrupted can be repeated with a new token.\n\n"
+	 "A join that was interrupted can be repeated with a new token.\n"
+	 "--witness: it only votes, so that two storage nodes go on when either is lost; a small host\n"
+	 "will do.\n\n"
 	 "Example: ashlar node join eyJ2IjoxLC…",
 	 node_join},
 	{"node", "evacuate", "NAME [--wait]",

@@ -49,6 +49,9 @@ static void print_status(const struct ctl *c, const struct json *j)
 	print_raft(j);
 	printf("nodes       %" PRIu64 " of %" PRIu64 " up", json_u64(n, "up", 0),
 	       json_u64(n, "active", 0));
+	if (json_u64(n, "witnesses", 0))
+		printf(", %" PRIu64 " of them vote%s only", json_u64(n, "witnesses", 0),
+		       json_u64(n, "witnesses", 0) == 1 ? "s" : "");
 	if (json_u64(n, "joining", 0))
 		printf(", %" PRIu64 " joining", json_u64(n, "joining", 0));
 	printf("\nvolumes     %" PRIu64 "\n", json_u64(j, "volumes", 0));

@@ -187,8 +187,8 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 	EXPECT_OK(birth_init(&one, "lab", &id));
 	birth_paths(one.state_dir, &p1);
 	birth_paths(two.state_dir, &p2);
-	EXPECT_OK(birth_join_prepare(&two, &node, &csr));
-	EXPECT_OK(birth_join_prepare(&two, &again, &csr2)); /* a re-run keeps the uuid */
+	EXPECT_OK(birth_join_prepare(&two, false, &node, &csr));
+	EXPECT_OK(birth_join_prepare(&two, true, &again, &csr2)); /* a re-run keeps the uuid */
 	EXPECT(uuid_equal(&node, &again));
 	uuid_make(&other);
 	EXPECT_RC(birth_sign_node(one.state_dir, csr2, &other, two.advertise, &wrong), -ERR_AUTH);
@@ -212,7 +212,11 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 	EXPECT_STR(f1, f2);
 	EXPECT_EQ(birth_peers_load(two.state_dir, got, 4), 1);
 	EXPECT_STR(got[0].address, "127.0.0.1:7400");
-	EXPECT_RC(birth_join_prepare(&two, &again, &csr), -ERR_CLAIMED);
+	EXPECT_RC(birth_join_prepare(&two, false, &again, &csr), -ERR_CLAIMED);
+	/* What the last one said holds, also after a restart. */
+	EXPECT(joined.witness && birth_roles(&two, &joined) == ROLE_VOTER);
+	EXPECT_OK(identity_load(two.state_dir, &joined));
+	EXPECT(joined.witness);
 	config_free(&one);
 	config_free(&two);
 }

@@ -451,6 +451,26 @@ TEST(health, a_lost_voter_says_who_takes_its_vote)
 	world_fini(&w);
 }
 
+TEST(health, two_voters_want_a_witness)
+{
+	struct world w;
+
+	world_init(&w, 2, 2);
+	health_evaluate(&w.in, &w.r);
+	EXPECT(must(&w, "RAFT_TWO_VOTERS")->severity == HEALTH_WARNING);
+	EXPECT(strstr(must(&w, "RAFT_TWO_VOTERS")->command, "--witness"));
+	world_fini(&w);
+	world_init(&w, 3, 2); /* the third is on its way */
+	w.in.voter_count = 2;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "RAFT_TWO_VOTERS"));
+	world_fini(&w);
+	world_init(&w, 1, 1); /* one has nothing to fail over to */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "RAFT_TWO_VOTERS"));
+	world_fini(&w);
+}
+
 TEST(health, what_a_removed_node_took_with_it_does_not_come_back)
 {
 	struct world w;
