@@ -126,10 +126,11 @@ void sim_plan_partial(struct sim_plan *p, uint64_t seed)
 void sim_plan_fence(struct sim_plan *p, uint64_t seed)
 {
 	sim_plan_from_seed(p, seed);
-	p->fence = 0.05;
+	p->fence = 0.1;
 	p->clients = 2;
 	p->ops = 120;
-	p->block = p->pause = 0.01;
+	p->block = 0.1;
+	p->pause = 0.01;
 }
 
 void sim_plan_log(struct sim_plan *p, uint64_t seed)
