@@ -82,6 +82,7 @@ void wire_hello_encode(const struct wire_hello *h, struct writer *w)
 	write_u16(w, h->streams);
 	write_u32(w, h->incarnation);
 	write_u64(w, h->nonce);
+	write_u16(w, h->recovery);
 }
 
 int wire_hello_decode(struct reader *r, struct wire_hello *out)
@@ -98,6 +99,7 @@ int wire_hello_decode(struct reader *r, struct wire_hello *out)
 	out->streams = read_u16(r);
 	out->incarnation = read_u32(r);
 	out->nonce = read_u64(r);
+	out->recovery = read_u16(r);
 	if (r->bad || !out->version_min || out->version_min > out->version_max)
 		return -ERR_PROTOCOL;
 	/* A newer peer may have grown the hello; it must still be read far enough to be answered. */
@@ -154,6 +156,7 @@ const char *wire_refuse_name(uint16_t reason)
 		[REFUSE_IDENTITY] = "identity",	  [REFUSE_INCARNATION] = "incarnation",
 		[REFUSE_STREAM] = "stream",	  [REFUSE_LIMIT] = "limit",
 		[REFUSE_NOT_READY] = "not-ready", [REFUSE_REMOVED] = "removed",
+		[REFUSE_RECOVERED] = "recovered",
 	};
 
 	return reason < ARRAY_LEN(names) && names[reason] ? names[reason] : "unknown";

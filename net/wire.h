@@ -93,8 +93,9 @@ enum hello_kind {
 
 /*  0 u8  protocol version lowest, 1 u8 highest, 2 u8 kind, 3 u8 flags (HELLO_PLAIN),
  *  4 16  cluster uuid, 20 16 node or client uuid, 36 u16 node number (0: client), 38 u16 stream,
- * 40 u16 shards of the sender, 42 u16 streams, 44 u32 node incarnation, 48 u64 process nonce */
-#define WIRE_HELLO_SIZE 56u
+ * 40 u16 shards of the sender, 42 u16 streams, 44 u32 node incarnation, 48 u64 process nonce,
+ * 56 u16 how often the node's cluster was recovered from a lost Raft majority (nodes only) */
+#define WIRE_HELLO_SIZE 58u
 #define WIRE_PROTOCOL 1u
 enum hello_flags { HELLO_PLAIN = 1 /* after WELCOME the TLS layer is left: authenticated, unencrypted */ };
 
@@ -104,6 +105,7 @@ struct wire_hello {
 	uint16_t node, stream, shards, streams;
 	uint32_t incarnation;
 	uint64_t nonce;
+	uint16_t recovery;
 };
 
 /* u16 reason (enum refuse_reason), u32 detail (the incarnation known), str text */
@@ -116,6 +118,7 @@ enum refuse_reason {
 	REFUSE_LIMIT = 6,
 	REFUSE_NOT_READY = 7,
 	REFUSE_REMOVED = 8, /* you were removed from the cluster: do not come back */
+	REFUSE_RECOVERED = 9, /* detail: the recovery that I am of, which is not yours */
 };
 struct wire_refusal {
 	uint16_t reason;

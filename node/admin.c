@@ -392,6 +392,14 @@ static void dispatch(struct areq *q)
 				   q->admin->cfg.identity->cluster_name, q->admin->cfg.config->state_dir);
 			return;
 		}
+		if (!q->admin->ops && !r->unclaimed &&
+		    q->admin->cfg.identity->behind > q->admin->cfg.identity->recovery) {
+			admin_fail(q, -ERR_UNCLAIMED,
+				   "cluster %s was recovered without this node; with ashlard stopped: "
+				   "ashlard recover --follow TOKEN, as the recovery printed it",
+				   q->admin->cfg.identity->cluster_name);
+			return;
+		}
 		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->number) {
 			admin_fail(q, -ERR_RETRY,
 				   "ashlard is still starting; try again in a moment");

@@ -60,6 +60,11 @@ static bool serves(const struct force *f, const struct map_object *o, const stru
 
 static bool available(const struct force *f, const struct map_object *o)
 {
+	const struct map_node *n = map_primary_node(admin_map(f->q->admin), o);
+	const struct json *said = n ? replicas_said(&f->r, n->id, object_index(o->id)) : NULL;
+
+	if (o->unsure) /* since a recovery: in-sync says nothing yet */
+		return said && facts_node_up(f->q->admin, n->id) && json_bool(said, "serving", false);
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (serves(f, o, &o->member[i]))
 			return true;
@@ -71,7 +76,7 @@ static bool can_be_forced(const struct force *f, const struct map_object *o, con
 	const struct map_node *n = map_member_node(admin_map(f->q->admin), mb);
 	const struct json *said = replicas_of(&f->r, o, mb);
 
-	return n && n->state == NODE_ACTIVE && facts_node_up(f->q->admin, n->id) && said &&
+	return n && n->state == NODE_ACTIVE && !n->awaited && facts_node_up(f->q->admin, n->id) && said &&
 	       json_bool(said, "present", false);
 }
 
@@ -114,11 +119,14 @@ static const char *why_not(const struct force *f, const struct map_object *o, co
 		return "is lost with its disk group";
 	if (n->state != NODE_ACTIVE)
 		return "is on a node that is given up";
+	if (n->awaited)
+		return "is on a node that did not follow the recovered cluster yet: nothing is lost if "
+		       "it does";
 	if (!facts_node_up(f->q->admin, n->id))
 		return "is on a node that does not answer: nothing is lost if it comes back";
 	if (!said || !json_bool(said, "present", false))
 		return "is on a disk group that is not open: nothing is lost if it comes back";
-	return "cannot serve";
+	return o->unsure ? "may have less than another one, since the cluster was recovered" : "cannot serve";
 }
 
 static char *why_unavailable(const struct force *f, const struct map_object *o)

@@ -33,6 +33,8 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 			n += o->member[k].in && member_reachable(a, m, &o->member[k]);
 			quarantined += o->member[k].kept;
 		}
+		if (o->unsure)
+			n = 0; /* nobody serves it yet */
 		if (n >= v->copies)
 			full++;
 		else if (n == 0)

@@ -243,6 +243,8 @@ int identity_load(const char *state_dir, struct identity *out)
 	out->bootstrap = json_bool(j, "bootstrap", false);
 	out->removed = json_bool(j, "removed", false);
 	out->witness = json_bool(j, "witness", false);
+	out->recovery = (uint16_t)MIN(json_u64(j, "recovery", 0), (uint64_t)UINT16_MAX);
+	out->behind = (uint16_t)MIN(json_u64(j, "behind", 0), (uint64_t)UINT16_MAX);
 	out->number = (uint16_t)number;
 	out->incarnation = (uint32_t)incarnation;
 	if (!cluster || uuid_parse(cluster, &out->cluster) < 0 || !node ||
@@ -278,6 +280,8 @@ int identity_save(const char *state_dir, const struct identity *id)
 	json_put_bool(j, "bootstrap", id->bootstrap);
 	json_put_bool(j, "removed", id->removed);
 	json_put_bool(j, "witness", id->witness);
+	json_put_u64(j, "recovery", id->recovery);
+	json_put_u64(j, "behind", id->behind);
 	return write_json(path, j, 0600);
 }
 
@@ -522,7 +526,8 @@ int birth_join_finish(const struct config *c, const struct birth_join *b, struct
 	if (rc < 0)
 		return rc;
 	birth_paths(c->state_dir, &p);
-	*out = (struct identity){.cluster = b->cluster, .number = b->number};
+	*out = (struct identity){
+		.cluster = b->cluster, .number = b->number, .recovery = b->recovery};
 	snprintf(out->cluster_name, sizeof(out->cluster_name), "%s", b->cluster_name);
 	snprintf(out->name, sizeof(out->name), "%s", c->name);
 	j = read_json(path, &rc);

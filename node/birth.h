@@ -21,6 +21,9 @@ struct identity {
 	uint32_t incarnation; /* raised durably at each start, before anything is sent or written */
 	bool witness; /* it joined to vote only, whatever roles its configuration names */
 	bool removed; /* the cluster has told it so: it never starts its part again */
+	/* How often the cluster was recovered from a lost Raft majority, as this node's state has it; and, if
+	 * that is more, as others have told it: then its part does not start (ashlard recover --follow). */
+	uint16_t recovery, behind;
 	bool bootstrap; /* node 1: began as a Raft of one; proposes CMD_CLUSTER_INIT to an empty state */
 	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
 };
@@ -84,6 +87,7 @@ struct birth_join {
 	const char *cluster_name, *certificate, *ca, *ca_key; /* PEM; ca_key NULL: not a CA holder */
 	const struct birth_peer *peers;
 	unsigned peer_count;
+	uint16_t recovery; /* of the cluster */
 };
 /* Second half: files, then identity.json. */
 int birth_join_finish(const struct config *c, const struct birth_join *j, struct identity *out) MUST_USE;

@@ -530,6 +530,42 @@ static bool is_given_up(const struct ctx *c, const struct map_object *o)
 	return true;
 }
 
+/* Since a recovery from a lost Raft majority: nobody serves them before all that may have more was seen. */
+static void check_recovery(struct ctx *c)
+{
+	struct health_item *i;
+	unsigned awaited = 0;
+
+	if (!c->unsure)
+		return;
+	i = add_item(c, "RECOVERY_UNSETTLED", HEALTH_ERROR);
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->state != NODE_ACTIVE || !n->awaited)
+			continue;
+		affect(i, "%s", n->name);
+		awaited++;
+	}
+	i->count = c->unsure;
+	SAY(i->risk, "their reads and writes wait; what is forced without a replica that has more loses "
+		     "what that has");
+	if (awaited) {
+		SAY(i->summary,
+		    "%u objects wait for %u node%s that did not follow the recovered cluster yet and may "
+		    "have more of them",
+		    c->unsure, awaited, awaited == 1 ? "" : "s");
+		SAY(i->command,
+		    "on %.40s: ashlard recover --follow   # gone for good: ashlar node remove %.40s --dead",
+		    i->affected[0], i->affected[0]);
+		return;
+	}
+	SAY(i->summary, "the replicas of %u objects are compared since the cluster was recovered",
+	    c->unsure);
+	SAY(i->command, "if it lasts: ashlar volume show NAME, and: ashlar volume force NAME");
+}
+
 static void look_at_object(struct ctx *c, const struct map_volume *v, const struct map_object *o)
 {
 	bool by_node = false, by_group = false;
@@ -537,6 +573,9 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group);
 
 	c->out->objects++;
+	c->unsure += o->unsure;
+	if (o->unsure)
+		n = 0;
 	if (n >= v->copies) {
 		c->out->full++;
 		return;
@@ -589,7 +628,9 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	i->count = (unsigned)count;
 	SAY(i->summary, "%llu of %llu objects %s", (unsigned long long)count,
 	    (unsigned long long)c->out->objects, what);
-	if (by_node && node_down_listed(c))
+	if (listed(c, "RECOVERY_UNSETTLED") && !strcmp(code, "DATA_UNAVAILABLE"))
+		SAY(i->caused_by, "RECOVERY_UNSETTLED");
+	else if (by_node && node_down_listed(c))
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
 		SAY(i->caused_by, "%s",
@@ -613,6 +654,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 		snprintf(i->summary + n, sizeof(i->summary) - n, "; %s", text);
 	if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
+	else if (!strcmp(i->caused_by, "RECOVERY_UNSETTLED"))
+		SAY(i->command, "ashlar health   # RECOVERY_UNSETTLED says what is waited for");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
 		SAY(i->command, "bring the node back: ashlar node list%s", or_force);
 	else if (!strcmp(i->caused_by, "SPACE_FULL_HOLD"))
@@ -709,6 +752,7 @@ static void check_data(struct ctx *c)
 			look_at_object(c, v, &v->object[i]);
 	}
 	check_given_up(c);
+	check_recovery(c);
 	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up,
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
 		  c->unavailable_by_group);

@@ -18,6 +18,7 @@ struct ctx {
 		lost_by_group; /* copies are missing because a node is down, a group failed */
 	bool unavailable_by_node, unavailable_by_group;
 	unsigned voters_up, voters_down;
+	unsigned unsure; /* objects */
 	bool full; /* a disk group is */
 	unsigned given_up; /* of the unavailable objects: their in-sync replicas went with a removed node */
 };

@@ -82,7 +82,8 @@ static void check_majority(struct ctx *c)
 		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
 			     "further loss stops "
 			     "the objects it touches until a majority is back");
-		SAY(i->command, "start ashlard on %s", i->affected[0]);
+		SAY(i->command, "start ashlard on %s   # if they are gone for good: ashlar cluster recover",
+		    i->affected[0]);
 		return;
 	}
 	if (c->voters_down)

@@ -11,6 +11,7 @@
 #include "node/base/log.h"
 #include "node/diskgroup.h"
 #include "node/loop/failpoint.h"
+#include "node/recover.h"
 #include "node/run.h"
 #include "node/standalone.h"
 #include "store/space.h"
@@ -24,6 +25,9 @@ static const char usage_text[] =
 	"       ashlard inspect --verify [--data] [--config FILE] [GROUP]\n"
 	"                                           recount the groups of this node, which must not run;\n"
 	"                                           --data reads every stored block too\n"
+	"       ashlard recover [--config FILE] [--accept-loss CLUSTER | --follow TOKEN]\n"
+	"                                           when a majority of the voters is gone for good; ashlard\n"
+	"                                           must not run. Else: shows what this node knows\n"
 	"       ashlard --version\n";
 
 static int usage(const char *why)
@@ -209,6 +213,41 @@ static int inspect_command(int argc, char **argv)
 	return rc < 0 ? 3 : rc;
 }
 
+static int recover_command(int argc, char **argv)
+{
+	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+						{"accept-loss", required_argument, NULL, 'a'},
+						{"follow", required_argument, NULL, 'f'},
+						{NULL, 0, NULL, 0}};
+	const char *config_path = CONFIG_DEFAULT_PATH, *argument = NULL;
+	enum recover_what what = RECOVER_LOOK;
+	struct config config;
+	char err[512];
+	int o, rc;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (o == '?')
+			return usage(NULL);
+		if (o == 'c') {
+			config_path = optarg;
+			continue;
+		}
+		if (argument)
+			return usage("recover takes --accept-loss or --follow, not both");
+		what = o == 'a' ? RECOVER_ALONE : RECOVER_FOLLOW;
+		argument = optarg;
+	}
+	if (optind != argc)
+		return usage("unexpected argument");
+	if (config_load(config_path, &config, err) < 0) {
+		fprintf(stderr, "ashlard: %s\n", err);
+		return 2;
+	}
+	rc = recover_run(&config, what, argument);
+	config_free(&config);
+	return rc;
+}
+
 int main(int argc, char **argv)
 {
 	struct rlimit files = { 65536, 65536 };
@@ -236,5 +275,7 @@ int main(int argc, char **argv)
 		return check_config(argv[2]);
 	if (!strcmp(argv[1], "inspect"))
 		return inspect_command(argc - 1, argv + 1);
+	if (!strcmp(argv[1], "recover"))
+		return recover_command(argc - 1, argv + 1);
 	return usage("unknown command");
 }

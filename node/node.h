@@ -78,6 +78,7 @@ struct node {
 	uint64_t group_sample_us;
 	struct list peers;                  /* struct channel, peers.c */
 	struct list knocks;                 /* removed.c */
+	uint64_t listening_us;		    /* for a leader since then */
 	struct timer knock_timer;
 	struct birth_peer hints[NODES_MAX]; /* peers.json */
 	unsigned hint_count;
@@ -144,6 +145,16 @@ _Noreturn void node_removed(struct node *n, const char *who);
 void node_removed_refuse(const struct node *n); /* at start: says what to do */
 void node_removed_check(struct node *n); /* after a delta: what the own state says */
 void node_knock_start(struct node *n);
+
+/* left_behind.c: the cluster was recovered from a lost Raft majority without this node. Ends the process, if
+ * that is so and nobody leads it. */
+#define LEFT_BEHIND_REMEDY                                                                         \
+	"with ashlard stopped: ashlard recover --follow TOKEN, as it was printed by the recovery; "  \
+	"its disk groups stay"
+void node_left_behind(struct node *n, uint32_t recovery, const char *who);
+void node_left_behind_refuse(const struct node *n); /* at start: says what to do */
+int node_recovery_check(struct node *n) MUST_USE;   /* when control was started */
+bool node_nobody_leads(const struct node *n);	    /* for 3 s; removed.c */
 
 /* accept.c: who may connect, and to which loop. */
 bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name,

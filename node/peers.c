@@ -93,10 +93,11 @@ static void peer_turned_away(struct channel *ch, const struct wire_refusal *why)
 {
 	char who[96];
 
-	if (why->reason != REFUSE_REMOVED)
-		return;
 	snprintf(who, sizeof(who), "node %u at %s", ch->peer, ch->address);
-	node_removed(peer_owner(ch), who);
+	if (why->reason == REFUSE_REMOVED)
+		node_removed(peer_owner(ch), who);
+	if (why->reason == REFUSE_RECOVERED)
+		node_left_behind(peer_owner(ch), why->detail, who);
 }
 
 static const struct channel_ops peer_ops = {.up = peer_up,

@@ -85,10 +85,11 @@ static void knock_down(struct link *k, int reason, const struct wire_refusal *re
 	struct knock *x = link_data(k);
 	char who[24];
 
-	if (!refusal || refusal->reason != REFUSE_REMOVED)
-		return;
 	snprintf(who, sizeof(who), "node %u", x->peer);
-	node_removed(x->node, who);
+	if (refusal && refusal->reason == REFUSE_REMOVED)
+		node_removed(x->node, who);
+	if (refusal && refusal->reason == REFUSE_RECOVERED)
+		node_left_behind(x->node, refusal->detail, who);
 }
 
 static void knock_at(struct node *n, const struct channel *ch)
@@ -132,13 +133,14 @@ static void knocks_end(struct node *n)
 	}
 }
 
-static bool nobody_leads(const struct node *n)
+bool node_nobody_leads(const struct node *n)
 {
 	struct consensus_status st;
 	uint64_t now = loop_mono_us(n->loop);
 
 	control_status(n->control, &st);
-	return st.role != CONSENSUS_LEADER && now - st.leader_contact_us >= SILENCE_US;
+	return n->listening_us && now - n->listening_us >= SILENCE_US && st.role != CONSENSUS_LEADER &&
+	       now - st.leader_contact_us >= SILENCE_US;
 }
 
 /* Each time anew, so that addresses are those of now. */
@@ -149,7 +151,7 @@ static void on_knock_timer(struct timer *t)
 
 	knocks_end(n);
 	timer_set(t, SILENCE_US);
-	if (n->stopping || !nobody_leads(n))
+	if (n->stopping || !node_nobody_leads(n))
 		return;
 	list_for_each(ch, &n->peers, link) if (!ch->conn && !ch->dial) knock_at(n, ch);
 }
@@ -157,6 +159,7 @@ static void on_knock_timer(struct timer *t)
 void node_knock_start(struct node *n)
 {
 	list_init(&n->knocks);
+	n->listening_us = loop_mono_us(n->loop);
 	timer_init(&n->knock_timer, n->loop, on_knock_timer);
 	timer_set(&n->knock_timer, SILENCE_US);
 }

@@ -36,7 +36,8 @@ void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t st
 		.shards = (uint16_t)n->shard_count,
 		.streams = streams,
 		.incarnation = n->identity.incarnation,
-		.nonce = n->nonce};
+		.nonce = n->nonce,
+		.recovery = n->identity.recovery};
 }
 
 void node_exit(struct node *n, const char *why)
@@ -187,6 +188,8 @@ int node_run(struct config *config, const struct standalone *alone)
 	rc = identity_load(n->config.state_dir, &n->identity);
 	if (rc == 0 && n->identity.removed) {
 		node_removed_refuse(n);
+	} else if (rc == 0 && n->identity.behind > n->identity.recovery) {
+		node_left_behind_refuse(n);
 	} else if (rc == 0) {
 		rc = node_start_claimed(n);
 		if (rc < 0)

@@ -70,6 +70,37 @@ static int cluster_set(struct ctl *c, int argc, char **argv)
 	return CTL_OK;
 }
 
+/* It is done offline, by ashlard; here is only how, and whether there is anything to do. */
+static int cluster_recover(struct ctl *c, int argc, char **argv)
+{
+	const struct json *raft, *voters;
+	struct json *j;
+	int rc = ctl_args(&cluster_verbs[3], argc, argv, NULL, 0, NULL, 0, 0);
+
+	if (rc == CTL_OK)
+		rc = ctl_call(c, "GET", "/v1/status", NULL, &j);
+	if (rc != CTL_OK)
+		return rc;
+	raft = json_get(j, "raft");
+	voters = json_get(raft, "voters");
+	rc = json_str(raft, "leader") ? CTL_OK : CTL_UNREACHABLE;
+	if (c->json) {
+		print_json(j);
+	} else if (rc == CTL_OK) {
+		printf("node %s leads the cluster: there is nothing to recover\n", json_str(raft, "leader"));
+	} else {
+		printf("no leader is known here; the voters are");
+		for (size_t i = 0; i < json_len(voters); i++)
+			printf("%s %s", i ? "," : "", json_as_str(json_at(voters, i)));
+		printf("\nIf a majority of them can be started, do that: nothing is lost then.\n"
+		       "If it is gone for good, on every surviving node, as root, with ashlard stopped:\n"
+		       "    ashlard recover [--config FILE]    # changes nothing; says what the node knows, "
+		       "and what to do next\n");
+	}
+	json_free(j);
+	return rc;
+}
+
 const struct verb cluster_verbs[] = {
 	{"cluster", "init", "[--name NAME]",
 	 "Makes a cluster of this node.\n\n"
@@ -85,5 +116,12 @@ const struct verb cluster_verbs[] = {
 	 "Changes a setting of the whole cluster.\n\n"
 	 "Example: ashlar cluster set attach_ttl_ms 60000",
 	 cluster_set},
+	{"cluster", "recover", "",
+	 "Says whether the cluster lost its Raft majority, and how to go on without it.\n\n"
+	 "The recovery itself is made offline, by `ashlard recover`, on the surviving node that knows most. "
+	 "Exits with 0\n"
+	 "when there is a leader and nothing to recover, else with 6.\n\n"
+	 "Example: ashlar cluster recover",
+	 cluster_recover},
 	{NULL},
 };

@@ -18,6 +18,7 @@ static const struct wire_hello hello = {
 	.streams = 16,
 	.incarnation = 9,
 	.nonce = 0x1122334455667788,
+	.recovery = 5,
 };
 
 static const char hello_golden[] = "01 01      # protocol versions\n"
@@ -27,7 +28,8 @@ static const char hello_golden[] = "01 01      # protocol versions\n"
 				   "0700 0300  # node, stream\n"
 				   "0200 1000  # shards, streams\n"
 				   "09000000   # incarnation\n"
-				   "8877665544332211 # nonce\n";
+				   "8877665544332211 # nonce\n"
+				   "0500       # recovery\n";
 
 TEST(wire, hello_golden)
 {
@@ -56,6 +58,7 @@ TEST(wire, hello_golden)
 	EXPECT_EQ(back.streams, 16);
 	EXPECT_EQ(back.incarnation, 9);
 	EXPECT(back.nonce == hello.nonce);
+	EXPECT_EQ(back.recovery, 5);
 }
 
 /* A newer peer's hello may be longer and know more; ours may not. */

@@ -109,9 +109,11 @@ TEST(identity, is_absent_then_kept_then_raised)
 	EXPECT_EQ(id.incarnation, 100);
 	EXPECT(!id.removed);
 	id.removed = true; /* it never starts its part again */
+	id.recovery = 2;
+	id.behind = 3;
 	EXPECT_OK(identity_save(c.state_dir, &id));
 	EXPECT_OK(identity_load(c.state_dir, &got));
-	EXPECT(got.removed);
+	EXPECT(got.removed && got.recovery == 2 && got.behind == 3);
 	config_free(&c);
 }
 
@@ -201,10 +203,12 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 			       .certificate = cert,
 			       .ca = ca,
 			       .peers = &peer,
-			       .peer_count = 1};
+			       .peer_count = 1,
+			       .recovery = 3};
 	EXPECT_OK(birth_join_finish(&two, &j, &joined));
 	EXPECT_EQ(joined.number, 2);
 	EXPECT(!joined.bootstrap);
+	EXPECT_EQ(joined.recovery, 3);
 	EXPECT(uuid_equal(&joined.node, &node));
 	EXPECT(!birth_has_ca_key(two.state_dir));
 	EXPECT_OK(ca_fingerprint(p1.ca, f1));

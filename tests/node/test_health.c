@@ -271,6 +271,37 @@ TEST(health, what_is_on_a_group_that_is_not_open_is_not_in_reach)
 	world_fini(&w);
 }
 
+TEST(health, after_a_recovery_it_says_who_is_waited_for)
+{
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	for (unsigned k = 0; k < 8; k++)
+		w.object[k].unsure = k < 3;
+	w.node[2].awaited = true;
+	w.hn[2].up = false;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "RECOVERY_UNSETTLED");
+	EXPECT_EQ(i->severity, HEALTH_ERROR);
+	EXPECT_EQ(i->count, 3);
+	EXPECT_STR(i->affected[0], "n3");
+	EXPECT(strstr(i->command, "ashlard recover --follow") && strstr(i->command, "node remove n3 --dead"));
+	i = must(&w, "DATA_UNAVAILABLE");
+	EXPECT_EQ(i->count, 3);
+	EXPECT_STR(i->caused_by, "RECOVERY_UNSETTLED");
+	w.node[2].awaited = false; /* it is back */
+	w.hn[2].up = true;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "RECOVERY_UNSETTLED");
+	EXPECT(!i->affected_count && strstr(i->command, "volume force"));
+	for (unsigned k = 0; k < 8; k++)
+		w.object[k].unsure = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	world_fini(&w);
+}
+
 TEST(health, a_quarantine_is_shown_until_it_is_discarded)
 {
 	struct world w;
