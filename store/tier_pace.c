@@ -149,12 +149,13 @@ void pace_stop(struct tier *t)
 void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry)
 {
 	struct tier_shard *s = &t->shards[shard];
+	uint32_t before = atomic_exchange_explicit(&s->fill, fill_permyriad, memory_order_relaxed);
 
-	if (fill_permyriad < FILL_SHARE &&
-	    atomic_load_explicit(&s->fill, memory_order_relaxed) >= FILL_SHARE &&
-	    atomic_load_explicit(&t->reduce_wanted, memory_order_relaxed))
+	/* The fill first: who wakes up looks at it, and sleeps again if it is the old one. */
+	if (((fill_permyriad < FILL_SHARE && before >= FILL_SHARE) ||
+	     (fill_permyriad < FILL_FULL && before >= FILL_FULL)) &&
+	    atomic_load(&t->reduce_wanted))
 		sem_post(&t->more_work);
-	atomic_store_explicit(&s->fill, fill_permyriad, memory_order_relaxed);
 	if (hurry != s->hurry) {
 		s->hurry = hurry;
 		atomic_fetch_add(&t->hurry, hurry ? 1u : -1u);
