@@ -246,6 +246,8 @@ static void on_forwarded(struct wait *w, int rc)
 		forward_next(f);
 		return;
 	}
+	if (strcmp(q->method, "GET"))
+		facts_forget(q->admin); /* it may have changed what we know of the other one */
 	if (rc < 0)
 		admin_fail(q, rc, "the other node did not answer: %s", err_text(rc));
 	else

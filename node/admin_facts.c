@@ -124,6 +124,8 @@ static void forget_removed(struct admin *a)
 	}
 }
 
+static void gather_begin(struct admin *a);
+
 static void gather_finish(struct gather *g)
 {
 	struct admin *a = g->admin;
@@ -138,6 +140,10 @@ static void gather_finish(struct gather *g)
 	free(g);
 	forget_removed(a);
 	a->gather = NULL;
+	if (a->facts_stale) {
+		gather_begin(a);
+		return;
+	}
 	a->facts_us = loop_mono_us(a->cfg.loop);
 	list_init(&waiters);
 	list_splice_back(&waiters, &a->facts_waiters);
@@ -164,28 +170,39 @@ static void on_found(struct wait *w, int rc)
 	gather_part(container_of(w, struct gather, found));
 }
 
+static void gather_begin(struct admin *a)
+{
+	struct gather *g = xcalloc(1, sizeof(*g));
+
+	a->facts_stale = false;
+	g->admin = a;
+	g->asked.resume = on_asked;
+	g->found.resume = on_found;
+	a->gather = g;
+	g->pending = 3; /* the two parts, and this function */
+	if (ask_all(a, "/v1/local", &g->ask, &g->asked) != PENDING)
+		g->pending--;
+	if (local_facts(a, &g->local, &g->found) != PENDING)
+		g->pending--;
+	gather_part(g);
+}
+
+void facts_forget(struct admin *a)
+{
+	a->facts_us = 0;
+	a->facts_stale = a->gather != NULL; /* its answers may be of before */
+}
+
 int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait)
 {
 	uint64_t now = loop_mono_us(a->cfg.loop);
-	struct gather *g;
 
 	if (!a->gather && a->facts_us && now - a->facts_us < FACTS_FRESH_US)
 		return 0;
 	if (!a->gather) {
-		g = xcalloc(1, sizeof(*g));
-		g->admin = a;
-		g->asked.resume = on_asked;
-		g->found.resume = on_found;
-		a->gather = g;
-		g->pending = 3; /* the two parts, and this function */
-		if (ask_all(a, "/v1/local", &g->ask, &g->asked) != PENDING)
-			g->pending--;
-		if (local_facts(a, &g->local, &g->found) != PENDING)
-			g->pending--;
-		if (--g->pending == 0) {
-			gather_finish(g);
+		gather_begin(a);
+		if (!a->gather)
 			return 0;
-		}
 	}
 	w->wait = wait;
 	list_push_back(&a->facts_waiters, &w->link);

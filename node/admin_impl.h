@@ -76,6 +76,7 @@ struct admin {
 	struct fact facts[NODE_IDS_MAX + 1]; /* by node number; 0 while unclaimed */
 	uint64_t facts_us;                /* end of the last gathering */
 	struct gather *gather;
+	bool facts_stale; /* what it brings is to be asked for again */
 	struct list facts_waiters;
 	struct health_memory memory;
 	struct job_memory jobs[STATE_JOBS];
@@ -112,6 +113,8 @@ void admin_forward_to_ca(struct areq *q);
 /* ---- Facts (admin_facts.c) ---- */
 /* 0: fresh enough; PENDING. w belongs to the caller until it is resumed. */
 int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait) MUST_USE;
+/* Something was done here or elsewhere: what is asked for from now on is of after it. */
+void facts_forget(struct admin *a);
 /* Refreshes the facts, then calls then(q), which answers. */
 void admin_after_facts(struct areq *q, void (*then)(struct areq *q));
 bool facts_node_up(const struct admin *a, uint16_t node);

@@ -103,7 +103,7 @@ static void on_job(struct wait *w, int rc)
 	json_put_u64(j, "group", o->group);
 	json_put_str(j, "node", q->admin->cfg.config->name);
 	json_put_str(j, "scrub", o->start ? "started" : "stopped");
-	q->admin->facts_us = 0;
+	facts_forget(q->admin);
 	admin_reply(q, 200, j); /* frees the job with the request */
 }
 

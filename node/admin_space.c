@@ -163,7 +163,7 @@ static void on_group_op(struct wait *w, int rc)
 		json_put_u64(j, "damaged_blocks", op->result.bad_blocks);
 		json_put_u64(j, "differences", op->result.differences);
 	}
-	q->admin->facts_us = 0; /* what is asked for next is of after this */
+	facts_forget(q->admin); /* what is asked for next is of after this */
 	admin_reply(q, 200, j);
 }
 
