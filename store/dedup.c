@@ -8,8 +8,9 @@
 #include "store/codec.h"
 #include "store/tier_internal.h"
 
-#define WAYS          8u
-#define BUCKETS_FIRST 1024u /* 64 KiB */
+#define WAYS         8u
+#define FIRST_BITS   14u
+#define BUCKETS_FIRST (1u << FIRST_BITS) /* 1 MiB */
 #define REBUILD_UNITS 64u
 
 /* ---- Hints -------------------------------------------------------------------------------------
@@ -37,24 +38,70 @@ static uint64_t tag_of(struct fp128 fp)
 	return fp.hi >> 44 << 44;
 }
 
+/* The first bits are the fingerprint's own, those that came by growing are the tag's: a hint alone says
+ * which half of its bucket it belongs to. */
+static uint64_t *bucket_of(const struct hints *h, struct fp128 fp)
+{
+	uint64_t key = (fp.lo & (BUCKETS_FIRST - 1)) | fp.hi >> 44 << FIRST_BITS;
+
+	return &h->slots[(key & (h->buckets - 1)) * WAYS];
+}
+
+static void bucket_part(const uint64_t *from, unsigned bit, uint64_t *zero, uint64_t *one)
+{
+	for (unsigned i = 0; i < WAYS && from[i]; i++)
+		*(from[i] >> 44 >> bit & 1 ? one++ : zero++) = from[i];
+}
+
+static size_t buckets_most(const struct hints *h)
+{
+	return h->budget_bytes / (WAYS * sizeof(uint64_t));
+}
+
+/* As it begins. One whose budget is smaller than BUCKETS_FIRST never grows. */
+static size_t buckets_first(const struct hints *h)
+{
+	size_t n = BUCKETS_FIRST;
+
+	while (n > buckets_most(h))
+		n /= 2;
+	return n;
+}
+
+bool hints_size_ok(const struct hints *h, uint64_t buckets)
+{
+	return is_pow2(buckets) && buckets >= buckets_first(h) && buckets <= buckets_most(h);
+}
+
 static void hints_grow(struct hints *h)
 {
-	size_t n = h->buckets ? h->buckets * 2 : BUCKETS_FIRST;
+	size_t n = h->buckets ? h->buckets * 2 : buckets_first(h);
 	uint64_t *slots;
+	unsigned bit;
 
-	if (n * WAYS * sizeof(uint64_t) > h->budget_bytes)
+	if (!n || n > buckets_most(h))
 		return;
 	slots = xalloc_aligned(64, n * WAYS * sizeof(uint64_t));
-	if (h->buckets) {
-		memcpy(slots, h->slots, hints_bytes(h));
-		memcpy(slots + h->buckets * WAYS, h->slots, hints_bytes(h));
-	} else {
-		memset(slots, 0, n * WAYS * sizeof(uint64_t));
-	}
+	memset(slots, 0, n * WAYS * sizeof(uint64_t));
+	bit = h->buckets ? (unsigned)__builtin_ctzll(h->buckets) - FIRST_BITS : 0;
+	for (size_t i = 0; i < h->buckets; i++)
+		bucket_part(&h->slots[i * WAYS], bit, &slots[i * WAYS],
+			    &slots[(h->buckets + i) * WAYS]);
 	free(h->slots);
 	h->slots = slots;
 	h->buckets = n;
-	h->added = 0;
+}
+
+static void put_old(struct hints *h, uint64_t *b, uint64_t hint)
+{
+	unsigned i, same = 0;
+
+	for (i = 0; i < WAYS && b[i]; i++)
+		same += !((b[i] ^ hint) >> 44);
+	if (i == WAYS || same == HINTS_TRIED)
+		return;
+	b[i] = hint;
+	h->used++;
 }
 
 void hints_put(struct hints *h, struct fp128 fp, uint64_t value, bool old)
@@ -62,26 +109,35 @@ void hints_put(struct hints *h, struct fp128 fp, uint64_t value, bool old)
 	uint64_t *b, hint = tag_of(fp) | (value & HINT_VALUE);
 	unsigned i;
 
-	/* A quarter of a table is added anew before it doubles: about half of it is then in use. */
-	if (!h->buckets || h->added > h->buckets * WAYS / 4)
+	if (!h->buckets || h->used > h->buckets * WAYS / 4)
 		hints_grow(h);
 	if (!h->buckets)
 		return;
-	b = &h->slots[(fp.lo & (h->buckets - 1)) * WAYS];
-	for (i = 0; i < WAYS - 1 && b[i] && (b[i] ^ hint) >> 44; i++)
-		;
+	b = bucket_of(h, fp);
 	if (old) {
-		if (!b[i]) {
-			b[i] = hint;
-			h->added++;
-		}
+		put_old(h, b, hint);
 		return;
 	}
+	for (i = 0; i < WAYS - 1 && b[i] && (b[i] ^ hint) >> 44; i++)
+		;
 	if (b[i] && (b[i] ^ hint) >> 44)
 		h->evicted++;
-	h->added += !b[i] || (b[i] ^ hint) >> 44;
+	h->used += !b[i];
 	memmove(b + 1, b, i * sizeof(*b));
 	b[0] = hint;
+}
+
+void hints_move(struct hints *h, struct fp128 fp, uint64_t from, uint64_t to)
+{
+	uint64_t *b = h->buckets ? bucket_of(h, fp) : NULL;
+
+	for (unsigned i = 0; b && i < WAYS && b[i]; i++) {
+		if (b[i] != (tag_of(fp) | (from & HINT_VALUE)))
+			continue;
+		b[i] = tag_of(fp) | (to & HINT_VALUE);
+		return;
+	}
+	hints_put(h, fp, to, true);
 }
 
 unsigned hints_get(const struct hints *h, struct fp128 fp, uint64_t out[WAYS])
@@ -91,7 +147,7 @@ unsigned hints_get(const struct hints *h, struct fp128 fp, uint64_t out[WAYS])
 
 	if (!h->buckets)
 		return 0;
-	b = &h->slots[(fp.lo & (h->buckets - 1)) * WAYS];
+	b = bucket_of(h, fp);
 	for (unsigned i = 0; i < WAYS && b[i]; i++)
 		if (!((b[i] ^ fp.hi) >> 44))
 			out[n++] = b[i] & HINT_VALUE;
@@ -288,6 +344,7 @@ void dedup_rebuild_start(struct tier *t)
 					(struct by_age){t->seg.dev[i].seg[n].generation,
 							i << SEGMENT_DEVICE_SHIFT | n};
 	qsort(list, d->rebuild_count, sizeof(*list), by_age_cmp);
+	atomic_store(&d->rebuilt, !d->rebuild_count);
 	if (d->rebuild_count)
 		d->rebuild = xmalloc(d->rebuild_count * sizeof(uint32_t));
 	for (uint32_t i = 0; i < d->rebuild_count; i++)
@@ -356,7 +413,7 @@ bool dedup_rebuild_step(struct tier *t)
 	/* The budget is full of newer ones: what is older need not be read. */
 	if (d->rebuild_at == d->rebuild_count ||
 	    (hints_bytes(&d->hints) * 2 > d->hints.budget_bytes &&
-	     d->hints.added > d->hints.buckets * WAYS)) {
+	     d->hints.used > d->hints.buckets * WAYS / 8 * 7)) {
 		free(d->rebuild);
 		d->rebuild = NULL;
 		d->rebuild_at = d->rebuild_count = 0;

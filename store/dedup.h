@@ -5,8 +5,8 @@
  *
  * Hint, 8 bytes: tag 20 bits (of fp.hi, which the map does not hold) · shared 1 · place (device 3,
  * offset/64 40) or share id 43. Buckets of 8, newest first: the oldest falls out. The table begins
- * small and doubles up to its budget; a doubled bucket is copied to both places, and what is wrong
- * in one of them is never asked for and ages out. */
+ * with 16,384 buckets, chosen by fp.lo, and doubles up to its budget when a quarter is in use: a
+ * bucket is parted by the next bit of its tags, so nothing is lost or doubled by growing. */
 #pragma once
 
 #include "store/segment.h"
@@ -24,18 +24,22 @@ struct round;
 struct hints {
 	uint64_t *slots; /* 8 to a bucket; NULL until the first one */
 	size_t buckets, budget_bytes;
-	uint64_t added;   /* since the last doubling */
+	uint64_t used;    /* slots */
 	uint64_t evicted; /* gave way to newer ones */
 };
 void hints_init(struct hints *h, size_t budget_bytes);
 void hints_fini(struct hints *h);
 #define HINT_SHARED (1ull << 43)
 #define HINT_VALUE  ((1ull << 44) - 1)
-/* value: word >> 9 of a place, or HINT_SHARED | share id. old: only where no newer one must go for
- * it. */
+/* value: word >> 9 of a place, or HINT_SHARED | share id. Takes the place of one with the same tag. old:
+ * behind those of the same tag, of which there may then be HINTS_TRIED, and only where none must go. */
+#define HINTS_TRIED 3u
 void hints_put(struct hints *h, struct fp128 fp, uint64_t value, bool old);
+/* The block has moved: who pointed to its old place points to the new one; if none did, as `old`. */
+void hints_move(struct hints *h, struct fp128 fp, uint64_t from, uint64_t to);
 unsigned hints_get(const struct hints *h, struct fp128 fp, uint64_t out[8]); /* newest first */
 size_t hints_bytes(const struct hints *h);
+bool hints_size_ok(const struct hints *h, uint64_t buckets); /* a table that this budget may have */
 
 /* Where units begin in a segment, as far as walked. */
 struct unit_list {

@@ -3,8 +3,8 @@
  * all summaries. It must never be taken for what it is not: another group, an older commit or a
  * damaged file give no hints, and one that was loaded is gone.
  *
- * File HINTS, little-endian: 0 magic "ASHLHINT" 8 · 8 format 4 (=1) · 12 group incarnation 4 ·
- * 16 group 16 · 32 commit 8 · 40 buckets 8 · 48 added since the table doubled 8 · 56 xxh3-64 8 of
+ * File HINTS, little-endian: 0 magic "ASHLHINT" 8 · 8 format 4 (=2) · 12 group incarnation 4 ·
+ * 16 group 16 · 32 commit 8 · 40 buckets 8 · 48 slots in use 8 · 56 xxh3-64 8 of
  * the slots, seed 0 · 64 xxh3-64 8 of bytes 0–63, seed 0; zeros to 4096; then the slots, 64 bytes a
  * bucket. */
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include "store/tier_internal.h"
 
 #define HINTS_MAGIC  0x544e49484c485341ull /* "ASHLHINT" */
-#define HINTS_FORMAT 1u
+#define HINTS_FORMAT 2u
 #define HEADER_SIZE  4096u
 
 static char *path_of(const char *dir)
@@ -34,7 +34,7 @@ static void header_encode(const struct tier *t, uint8_t h[HEADER_SIZE])
 	memcpy(h + 16, t->group.b, 16);
 	put_le64(h + 32, atomic_load(&t->commit));
 	put_le64(h + 40, hints->buckets);
-	put_le64(h + 48, hints->added);
+	put_le64(h + 48, hints->used);
 	put_le64(h + 56, hash_xxh3(hints->slots, hints_bytes(hints), 0));
 	put_le64(h + 64, hash_xxh3(h, 64, 0));
 }
@@ -101,7 +101,7 @@ static bool load(struct tier *t, int fd)
 	    get_le64(h + 32) != atomic_load(&t->commit))
 		return false;
 	buckets = get_le64(h + 40);
-	if (!is_pow2(buckets) || buckets > hints->budget_bytes / 64)
+	if (!hints_size_ok(hints, buckets))
 		return false;
 	slots = xalloc_aligned(64, buckets * 64);
 	if (!read_all(fd, slots, buckets * 64) ||
@@ -112,7 +112,7 @@ static bool load(struct tier *t, int fd)
 	free(hints->slots);
 	hints->slots = slots;
 	hints->buckets = buckets;
-	hints->added = get_le64(h + 48);
+	hints->used = get_le64(h + 48);
 	atomic_store(&t->dedup.hint_bytes, hints_bytes(hints));
 	return true;
 }
