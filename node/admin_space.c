@@ -128,7 +128,7 @@ struct group_op {
 	struct wait wait;
 	struct areq *q;
 	uint16_t group;
-	bool verify;
+	bool verify, reduce;
 	uint64_t begun_us;
 	struct store_verify result;
 };
@@ -142,8 +142,8 @@ static void on_group_op(struct wait *w, int rc)
 	if (rc == -ERR_FULL) {
 		admin_fail(
 			q, rc,
-			"the capacity devices of group %u have no room for all that is in its log",
-			op->group);
+			"the capacity devices of group %u have no room for all that is in its log%s",
+			op->group, op->reduce ? ", or to reduce in" : "");
 		return;
 	}
 	if (rc < 0 && !(op->verify && rc == -ERR_CORRUPT)) {
@@ -153,6 +153,7 @@ static void on_group_op(struct wait *w, int rc)
 	j = json_object_new();
 	json_put_u64(j, "group", op->group);
 	json_put_str(j, "node", q->admin->cfg.config->name);
+	json_put_bool(j, "reduced", op->reduce);
 	json_put_u64(j, "took_ms", (loop_mono_us(q->admin->cfg.loop) - op->begun_us) / 1000);
 	if (op->verify) {
 		json_put_u64(j, "commit", op->result.commit);
@@ -192,10 +193,11 @@ static void group_op(struct areq *q, bool verify)
 	op->q = q;
 	op->group = g->id;
 	op->verify = verify;
+	op->reduce = q->body && json_bool(q->body, "reduce", false);
 	op->begun_us = loop_mono_us(a->cfg.loop);
 	q->op = op;
 	rc = verify ? a->cfg.node_ops->group_verify(a->cfg.node, g->id, &op->result, &op->wait)
-		    : a->cfg.node_ops->group_flush(a->cfg.node, g->id, &op->wait);
+		    : a->cfg.node_ops->group_flush(a->cfg.node, g->id, op->reduce, &op->wait);
 	if (rc != PENDING)
 		on_group_op(&op->wait, rc);
 }

@@ -474,7 +474,7 @@ static void check_reduction(struct ctx *c)
 		    raw->count, raw->count == 1 ? "" : "s");
 		SAY(raw->risk, "it takes more space until it is looked at again, which is done when there is "
 			       "time");
-		SAY(raw->command, "ashlar diskgroup show   # says how much is left");
+		SAY(raw->command, "ashlar diskgroup flush GROUP --reduce   # does it now");
 	}
 }
 

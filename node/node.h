@@ -125,7 +125,7 @@ int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w)
 unsigned node_groups(void *node, struct admin_group *out, unsigned max);
 struct store *node_group_store(struct node *n, uint16_t group); /* NULL while not open */
 /* node_group_ops.c */
-int node_group_flush(void *node, uint16_t group, struct wait *w);
+int node_group_flush(void *node, uint16_t group, bool reduce, struct wait *w);
 int node_group_verify(void *node, uint16_t group, struct store_verify *out, struct wait *w);
 int node_group_replace(void *node, struct admin_replace *r, struct wait *w); /* node_replace.c */
 void node_groups_reconcile(struct node *n); /* after a delta: gives groups to the replicators */

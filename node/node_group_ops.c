@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people have a disk group do: destage everything, or verify its map. A flush belongs to a
- * shard's loop and comes back from there; a verification runs on a worker. */
+/* What people have a disk group do: destage everything, reduce it too, or verify its map. A flush belongs
+ * to a shard's loop and comes back from there; a verification runs on a worker. */
 #include <stdlib.h>
 
 #include "node/base/err.h"
@@ -11,6 +11,7 @@ struct group_flush {
 	struct wait flushed, *owner;
 	struct node *node;
 	struct store *store;
+	bool reduce; /* when it is destaged */
 	int rc;
 };
 
@@ -28,6 +29,12 @@ static void on_flushed(struct wait *w, int rc)
 {
 	struct group_flush *f = container_of(w, struct group_flush, flushed);
 
+	if (!rc && f->reduce) {
+		f->reduce = false;
+		rc = store_settle(f->store, 0, &f->flushed);
+		if (rc == PENDING)
+			return;
+	}
 	f->rc = rc;
 	loop_post(f->node->loop, &f->back);
 }
@@ -41,7 +48,7 @@ static void flush_there(struct post *p)
 		on_flushed(&f->flushed, rc);
 }
 
-int node_group_flush(void *node, uint16_t group, struct wait *w)
+int node_group_flush(void *node, uint16_t group, bool reduce, struct wait *w)
 {
 	struct node *n = node;
 	struct store *s = node_group_store(n, group);
@@ -55,7 +62,8 @@ int node_group_flush(void *node, uint16_t group, struct wait *w)
 				  .flushed.resume = on_flushed,
 				  .owner = w,
 				  .node = n,
-				  .store = s};
+				  .store = s,
+				  .reduce = reduce};
 	loop_post(n->shards[0].loop, &f->there);
 	return PENDING;
 }

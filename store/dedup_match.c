@@ -4,9 +4,8 @@
  * to one whose owner's entry is not exactly that place in this very commit. */
 #include <stdlib.h>
 
+#include "store/codec.h"
 #include "store/destage.h"
-
-#define CANDIDATES_MAX 3u
 
 /* ---- Blocks of this round ----------------------------------------------------------------------
  */
@@ -102,6 +101,24 @@ static bool bytes_equal(struct tier *t, uint64_t word, const uint8_t *data)
 	return dedup_read(t, word, stored) && !memcmp(stored, data, BLOCK_SIZE);
 }
 
+/* What is stored raw, for load or by the policy of then, is stored smaller from now on. The payload's
+ * bytes are those of the share, and verified. */
+int dedup_shrink(struct round *r, struct payload *p, struct tshare *s)
+{
+	uint8_t buf[CODEC_UNITS_MAX * CODEC_UNIT];
+	const uint8_t *packed;
+	unsigned units = p->compression && share_is_raw(s) ? payload_pack(p, buf, &packed) : 0;
+	struct unit_entry u = {.object = p->w->o->id,
+			       .gen = p->gen,
+			       .version = p->w->page->version,
+			       .block = p->w->index * PAGE_BLOCKS + p->block->index};
+
+	if (!units)
+		return 0;
+	round_share_moved(r, s->id);
+	return share_repack(r->t, s, r->stream, &u, packed, units);
+}
+
 static int match_share(struct round *r, struct payload *p, const uint8_t *data, uint64_t id)
 {
 	struct tshare *s;
@@ -112,7 +129,8 @@ static int match_share(struct round *r, struct payload *p, const uint8_t *data, 
 	if (!fp128_equal(s->next.fp, p->fp) || !map_entry_has_place(s->next.word) ||
 	    s->next.refs == UINT32_MAX || !bytes_equal(r->t, s->next.word, data))
 		return 0;
-	return refer(r, p, s);
+	rc = dedup_shrink(r, p, s);
+	return rc ? rc : refer(r, p, s);
 }
 
 /* The owner's page as this commit has it; NULL: the owner gives nothing. */
@@ -144,9 +162,22 @@ static int owner_page(struct round *r, const struct unit_entry *e, struct work_p
 	return 0;
 }
 
+/* The share that the block of this place has become, there or elsewhere; 0: none. have: the owner's entry
+ * now, or NULL. */
+static uint64_t share_instead(struct tier *t, uint64_t word, const struct map_entry *have, uint64_t fp64)
+{
+	uint64_t id = share_of_place(t, word);
+
+	return id ? id
+	       : have && have->fp64 == fp64 && map_entry_kind(have->word) == MAP_SHARE
+		       ? map_share_id(have->word)
+		       : 0;
+}
+
 static int match_place(struct round *r, struct payload *p, const uint8_t *data, uint64_t place)
 {
 	struct tier *t = r->t;
+	struct map_entry *have;
 	struct work_page *w;
 	struct unit_entry e;
 	struct tshare *s;
@@ -161,17 +192,21 @@ static int match_place(struct round *r, struct payload *p, const uint8_t *data, 
 	rc = owner_page(r, &e, &w);
 	if (rc)
 		return rc;
-	if (!w || !(w->page->mask >> i & 1) || w->changed >> i & 1 ||
-	    w->page->entry[i].word != word) {
-		id = share_of_place(t, word);
+	have = w && w->page->mask >> i & 1 && !(w->changed >> i & 1) ? &w->page->entry[i] : NULL;
+	if (!have || have->word != word) {
+		id = share_instead(t, word, have, p->fp.lo);
 		return id ? match_share(r, p, data, id) : 0;
 	}
-	if ((w == p->w && i == p->block->index) || !bytes_equal(t, word, data))
+	/* Not itself; nor one that was not compared with anything itself: what it may be equal to would
+	 * never be found. */
+	if ((w == p->w && i == p->block->index) || w->page->flags & MAP_PAGE_REDUCE_LATER ||
+	    !bytes_equal(t, word, data))
 		return 0;
 	s = share_create(t, p->fp, word, w->o->volume);
 	txn_entry_share(t, w, i, e.codec, e.units, s);
-	w->page->entry[i].word = map_share_word(s->id);
-	return refer(r, p, s);
+	have->word = map_share_word(s->id);
+	rc = dedup_shrink(r, p, s);
+	return rc ? rc : refer(r, p, s);
 }
 
 int dedup_match(struct round *r, struct payload *p)
@@ -187,7 +222,7 @@ int dedup_match(struct round *r, struct payload *p)
 		return local_equal(r, q, data) ? refer_local(r, p, q) : 0;
 	*slot = (uint32_t)(p - r->payload) + 1;
 	n = hints_get(&r->t->dedup.hints, p->fp, hint);
-	for (unsigned i = 0; i < MIN(n, CANDIDATES_MAX) && !rc; i++) {
+	for (unsigned i = 0; i < MIN(n, HINTS_TRIED) && !rc; i++) {
 		rc = hint[i] & HINT_SHARED ? match_share(r, p, data, hint[i] & ~HINT_SHARED)
 					   : match_place(r, p, data, hint[i]);
 		if (!rc)
@@ -201,7 +236,8 @@ void dedup_hint(struct round *r)
 {
 	struct hints *h = &r->t->dedup.hints;
 
-	for (unsigned i = 0; i < r->payload_count; i++) {
+	/* What was not compared with anything must not hide what it may be equal to: reduce.c does both. */
+	for (unsigned i = 0; i < r->payload_count && r->match; i++) {
 		struct payload *p = &r->payload[i];
 		uint64_t word = p->w->page->entry[p->block->index].word;
 

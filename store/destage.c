@@ -202,19 +202,24 @@ static void payload_bad(struct tier *t, struct round *r, struct payload *p, uint
 	++*damaged;
 }
 
-static int payload_append(struct tier *t, struct round *r, struct payload *p,
-			  enum segment_stream stream)
+unsigned payload_pack(const struct payload *p, uint8_t *buf, const uint8_t **packed)
+{
+	*packed = p->compressed ? p->packed : buf;
+	return p->compressed ? p->units : codec_compress(p->data, buf);
+}
+
+static int payload_append(struct tier *t, struct round *r, struct payload *p)
 {
 	struct map_entry *e = &p->w->page->entry[p->block->index];
-	uint8_t packed[CODEC_UNITS_MAX * CODEC_UNIT];
+	uint8_t buf[CODEC_UNITS_MAX * CODEC_UNIT];
+	const uint8_t *packed;
 	struct unit_entry u = {.object = p->w->o->id,
 			       .gen = p->gen,
 			       .version = p->w->page->version,
 			       .block = p->w->index * PAGE_BLOCKS + p->block->index,
 			       .fp = p->fp};
 	bool pack = p->compression && !r->bypass && !p->was_packed;
-	unsigned units = !pack ? 0 : p->compressed ? p->units : codec_compress(p->data, packed);
-	const uint8_t *data = !units ? p->data : p->compressed ? p->packed : packed;
+	unsigned units = pack ? payload_pack(p, buf, &packed) : 0;
 
 	if (p->again && !units)
 		return 0; /* it stays where it is */
@@ -222,24 +227,37 @@ static int payload_append(struct tier *t, struct round *r, struct payload *p,
 	p->units = (uint8_t)(units ? units : 64);
 	p->stored = true;
 	txn_entry_set(t, p->w, p->block->index, units ? MAP_LZ4 : MAP_RAW, p->units);
-	return segment_append(&t->seg, stream, &u, units ? MAP_LZ4 : MAP_RAW, data, p->units, e);
+	return segment_append(&t->seg, r->stream, &u, units ? MAP_LZ4 : MAP_RAW,
+			      units ? packed : p->data, p->units, e);
 }
 
-/* Stored raw though the policy says otherwise: for later. */
+/* Not reduced as the policy says: for later. */
 static void mark_reduce_later(struct tier *t, struct work_page *w)
 {
 	w->page->flags |= MAP_PAGE_REDUCE_LATER;
 	tobj_set_flags(t, w->o, w->o->flags | OBJECT_REDUCE_LATER);
 	w->o->reduce_again |= w->index < w->o->reduce_page;
 	t->reduce_wanted = true;
-	atomic_fetch_add_explicit(&t->bypassed_blocks, 1, memory_order_relaxed);
 }
 
-static int payload_store(struct tier *t, struct round *r, struct payload *p,
-			 enum segment_stream stream, uint64_t *damaged)
+/* Of a share: the entry stays as it is. Once in a round, however many refer to it. */
+static int payload_of_share(struct tier *t, struct round *r, struct payload *p)
+{
+	if (!p->bad)
+		return dedup_shrink(r, p, p->of);
+	if (share_is_raw(p->of)) {
+		share_set_damaged(t, p->of);
+		round_share_moved(r, p->of->id);
+	}
+	return 0;
+}
+
+static int payload_store(struct tier *t, struct round *r, struct payload *p, uint64_t *damaged)
 {
 	int rc;
 
+	if (p->of)
+		return payload_of_share(t, r, p);
 	if (p->bad) {
 		payload_bad(t, r, p, damaged);
 		return 0;
@@ -251,16 +269,14 @@ static int payload_store(struct tier *t, struct round *r, struct payload *p,
 		return 0;
 	}
 	if (r->bypass && (p->dedup || p->compression))
+		atomic_fetch_add_explicit(&t->bypassed_blocks, 1, memory_order_relaxed);
+	if ((p->dedup && !r->match) || (p->compression && r->bypass))
 		mark_reduce_later(t, p->w);
-	if (p->dedup && !r->bypass) {
-		rc = dedup_match(r, p);
-		if (rc)
-			return MIN(rc, 0);
-	}
-	return payload_append(t, r, p, stream);
+	rc = p->dedup && r->match ? dedup_match(r, p) : 0;
+	return rc ? MIN(rc, 0) : payload_append(t, r, p);
 }
 
-int round_payload(struct tier *t, struct round *r, enum segment_stream stream, uint64_t *damaged)
+int round_payload(struct tier *t, struct round *r, uint64_t *damaged)
 {
 	struct payload *p;
 	int n, rc = 0;
@@ -270,11 +286,11 @@ int round_payload(struct tier *t, struct round *r, enum segment_stream stream, u
 	while (!rc && (n = prepare_next(t->prepare, &p))) {
 		rc = MIN(n, 0);
 		for (int k = 0; k < n && !rc; k++)
-			rc = payload_store(t, r, &p[k], stream, damaged);
+			rc = payload_store(t, r, &p[k], damaged);
 	}
 	prepare_end(t->prepare);
 	if (!rc)
-		rc = segment_flush_unit(&t->seg, stream);
+		rc = segment_flush_unit(&t->seg, r->stream);
 	if (!rc)
 		dedup_resolve(r);
 	return rc;
@@ -299,6 +315,13 @@ static void page_done(struct tier *t, const struct round *r, const struct work_p
 		scrub_tell(t, w);
 }
 
+void round_share_moved(struct round *r, uint64_t id)
+{
+	if (!(r->share_count & (r->share_count + 1)))
+		r->shares = xrealloc(r->shares, (2 * r->share_count + 1) * sizeof(*r->shares));
+	r->shares[r->share_count++] = id;
+}
+
 int round_commit(struct tier *t, struct round *r)
 {
 	struct moved_page *moved;
@@ -319,8 +342,8 @@ int round_commit(struct tier *t, struct round *r)
 		page_done(t, r, &r->work[i], moved, &n);
 	for (struct extra_page *x = r->extra; x; x = x->next)
 		page_done(t, r, &x->w, moved, &n);
-	if (n)
-		tell_shards(t, moved, n, NULL, 0);
+	if (n || r->share_count)
+		tell_shards(t, moved, n, r->shares, r->share_count);
 	free(moved);
 	return 0;
 }
@@ -336,6 +359,7 @@ void round_free(struct round *r)
 	free(r->work);
 	free(r->payload);
 	free(r->local);
+	free(r->shares);
 	free(r->scratch);
 }
 
@@ -356,7 +380,8 @@ static int round_run(struct tier *t, struct round *r)
 	/* Behind from 0.60 on, and until the log has clearly less: reduction is for later. */
 	t->bypass = pace_fill(t) >= (t->bypass ? BYPASS_END : BYPASS_BEGIN);
 	r->bypass = t->bypass;
-	rc = round_payload(t, r, STREAM_HOT, &damaged);
+	r->match = !r->bypass && atomic_load(&t->dedup.rebuilt);
+	rc = round_payload(t, r, &damaged);
 	if (rc)
 		return rc;
 	r->batches->damaged = damaged;

@@ -8,7 +8,7 @@
 #include "node/loop/failpoint.h"
 #include "store/tier_internal.h"
 
-enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_REDUCE, REQUEST_SUSPECT };
+enum request_kind { REQUEST_PUT, REQUEST_DELETE, REQUEST_REDUCE, REQUEST_SUSPECT, REQUEST_SETTLE };
 struct tier_request {
 	struct tier_request *next;
 	struct post post;
@@ -257,8 +257,32 @@ static int object_reduce(struct tier *t, struct tier_request *r)
 	return 0;
 }
 
+/* It waits with others until settle.c says that nothing is left; in a hurry, as a flush. */
+static void settle_wait(struct tier *t, struct tier_request *r)
+{
+	r->next = t->settle.waiting;
+	t->settle.waiting = r;
+	t->settle.reduce_rc = 0;
+	atomic_fetch_add(&t->hurry, 1);
+	atomic_fetch_sub(&t->requests_open, 1);
+}
+
+static void settle_end(struct tier *t, int rc)
+{
+	for (struct tier_request *r; (r = t->settle.waiting);) {
+		t->settle.waiting = r->next;
+		r->rc = rc;
+		atomic_fetch_sub(&t->hurry, 1);
+		loop_post(t->shards[r->shard].loop, &r->post);
+	}
+}
+
 static void request_run(struct tier *t, struct tier_request *r)
 {
+	if (r->kind == REQUEST_SETTLE) {
+		settle_wait(t, r);
+		return;
+	}
 	r->rc = atomic_load(&t->failed);
 	if (!r->rc)
 		r->rc = r->kind == REQUEST_PUT	    ? object_put(t, r)
@@ -358,6 +382,11 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 	return request_submit(t, REQUEST_DELETE, shard, object, gen, 0, NULL, 0, w);
 }
 
+int tier_settle(struct tier *t, unsigned shard, struct wait *w)
+{
+	return request_submit(t, REQUEST_SETTLE, shard, 0, 0, 0, NULL, 0, w);
+}
+
 /* ---- The thread --------------------------------------------------------------------------------
  */
 
@@ -373,6 +402,7 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 		atomic_fetch_sub(&t->requests_open, 1);
 		loop_post(t->shards[r->shard].loop, &r->post);
 	}
+	settle_end(t, -ERR_CLOSED);
 	batches_take(t, &batches, &batches_closed);
 	while (batches) {
 		struct destage_batch *b = batches;
@@ -398,6 +428,14 @@ static bool background_step(struct tier *t, bool urgent)
 		busy |= reduce_step(t);
 	}
 	busy |= recount_step(t);
+	if (!urgent && !busy) {
+		int rc;
+		enum settle_state s = settle_step(t, &rc);
+
+		if (s == SETTLE_ENDED)
+			settle_end(t, rc);
+		busy = s == SETTLE_BUSY;
+	}
 	/* A group that is always a little busy is scrubbed too. */
 	if (!scrub_wait_us(t))
 		scrub_step(t);
@@ -435,6 +473,8 @@ void *destager_main(void *arg)
 	for (;;) {
 		if (!busy && !batches && !atomic_load(&t->batches) && !atomic_load(&t->requests) &&
 		    !atomic_load(&t->stopping) && !atomic_load(&t->loss.replace) && scrub_wait_us(t)) {
+			if (t->kv_counted != atomic_load(&t->commit))
+				tier_count_kv(t);
 			destager_sleep(t);
 			busy = true; /* whatever it is about: a device, the database */
 			continue;

@@ -130,6 +130,43 @@ bool gc_choose(struct tier *t, uint32_t segment)
 	return true;
 }
 
+/* Written, and neither live nor counted as anything else. */
+static uint32_t dead_bytes(const struct segment *seg)
+{
+	uint32_t rest = seg->live + seg->summaries + seg->padding;
+
+	return seg->fill > rest ? seg->fill - rest : 0;
+}
+
+/* The one with most; an open one, of which there are few, is sealed for less. */
+static bool victim_of_garbage(struct tier *t)
+{
+	struct segment *seg = NULL;
+	uint32_t most = 0, victim = 0;
+
+	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++) {
+		if (!t->seg.dev[d].dev || t->seg.dev[d].lost || device_failed(t->seg.dev[d].dev))
+			continue;
+		for (uint32_t n = 0; n < t->seg.dev[d].count; n++) {
+			struct segment *s = &t->seg.dev[d].seg[n];
+			uint64_t part = s->state == SEGMENT_SEALED ? 16 : s->state == SEGMENT_OPEN ? 64 : 0;
+			uint32_t dead = part ? dead_bytes(s) : 0;
+
+			if (dead <= most || dead < t->seg.segment_size / part)
+				continue;
+			most = dead;
+			victim = d << SEGMENT_DEVICE_SHIFT | n;
+			seg = s;
+		}
+	}
+	if (seg && seg->state == SEGMENT_OPEN) {
+		pthread_mutex_lock(&t->commit_lock); /* tier_verify looks at it */
+		segment_abandon(&t->seg, (enum segment_stream)seg->stream);
+		pthread_mutex_unlock(&t->commit_lock);
+	}
+	return seg && gc_choose(t, victim);
+}
+
 /* ---- Moving a block ----------------------------------------------------------------------------
  */
 
@@ -224,7 +261,7 @@ static int block_move(struct tier *t, struct work_page *w, unsigned index, const
 	if (stored) {
 		txn_entry_set(t, w, index, kind, units);
 		if (w->o->flags & OBJECT_DEDUP)
-			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){u.fp, e};
+			t->gc.moved[t->gc.moved_count++] = (struct gc_moved){u.fp, e, old.word};
 		return segment_append(&t->seg, STREAM_GC, &u, kind, stored, units, e);
 	}
 	log_error("tier",
@@ -539,8 +576,9 @@ static int step_commit(struct tier *t)
 	if (!t->dirty_object_count && !t->seg.dirty_count && !t->gc.share_count)
 		return 0;
 	for (unsigned i = 0; i < t->gc.moved_count; i++)
-		hints_put(&t->dedup.hints, t->gc.moved[i].fp,
-			  t->gc.moved[i].entry->word >> 9 & (HINT_SHARED - 1), false);
+		hints_move(&t->dedup.hints, t->gc.moved[i].fp,
+			   t->gc.moved[i].from >> 9 & (HINT_SHARED - 1),
+			   t->gc.moved[i].entry->word >> 9 & (HINT_SHARED - 1));
 	rc = txn_commit(t);
 	if (rc)
 		return rc;
@@ -621,6 +659,11 @@ bool gc_step(struct tier *t)
 		log_warn("tier", "a garbage collection step failed", "segment=%u rc=%s",
 			 t->gc.victim, err_name(rc));
 	return !rc;
+}
+
+bool gc_dead_step(struct tier *t)
+{
+	return (victim_valid(t) || victim_of_garbage(t)) && gc_step(t);
 }
 
 /* A segment of which u is live costs u / (1 - u) blocks moved for each block of room. The budget

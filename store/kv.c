@@ -541,6 +541,21 @@ uint64_t kv_used_bytes(struct kv *kv)
 	return sum;
 }
 
+int kv_settle(struct kv *kv)
+{
+	rocksdb_flushoptions_t *o = rocksdb_flushoptions_create(); /* waits */
+	int rc = 0;
+
+	for (unsigned i = 0; i < KV_CFS && !rc; i++) {
+		char *err = NULL;
+
+		rocksdb_flush_cf(kv->db, o, kv->cf[i], &err);
+		rc = kv_error(err, "flush");
+	}
+	rocksdb_flushoptions_destroy(o);
+	return rc;
+}
+
 bool kv_is_failing(struct kv *kv)
 {
 	return kv_property(kv, KV_MAP, "rocksdb.background-errors") ||

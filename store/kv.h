@@ -61,6 +61,8 @@ void kv_batch_delete(struct kv *kv, struct kv_batch *b, enum kv_cf cf, const voi
 int kv_commit(struct kv *kv, struct kv_batch *b, bool sync) MUST_USE;
 
 uint64_t kv_used_bytes(struct kv *kv); /* estimate: tables and memtables */
+/* What is in memtables goes to tables, so that kv_used_bytes is what there is. Takes its time. */
+int kv_settle(struct kv *kv) MUST_USE;
 /* What callers spent in gets and commits, keys they asked for, blocks that were read from tables for
  * these; any thread. */
 struct kv_counts {

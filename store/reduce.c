@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that were stored raw because the reducer was behind, and all pages of an object when somebody
- * asked for it: deduplicated and compressed when there is time, by their volume's policy of now. A
- * block moves only if it gets smaller. It must never touch a page of an object that has none marked
- * and was not asked for, and never run while there is something to destage. */
+/* Pages that were stored raw because the reducer was behind, or before hints were filled, and all pages
+ * of an object when somebody asked for it: deduplicated and compressed when there is time, by their
+ * volume's policy of now. A block moves only if it gets smaller. It must never touch a page of an
+ * object that has none marked and was not asked for, and never run while there is something to destage. */
 #include <stdlib.h>
 
 #include "store/destage.h"
@@ -51,41 +51,58 @@ static int take_pages(struct round *r, struct tobj *o, struct map_page *pages)
 	return 0;
 }
 
-static void take_blocks(struct round *r, struct destage_block *blocks)
+/* A share that is stored raw can get smaller only by compression; NULL in *out: not this one. */
+static int share_to_shrink(struct tier *t, const struct tobj *o, uint64_t entry, struct tshare **out)
 {
-	struct tobj *o;
+	int rc;
 
-	for (unsigned i = 0; i < r->work_count; i++) {
-		struct work_page *w = &r->work[i];
+	*out = NULL;
+	if (map_entry_kind(entry) != MAP_SHARE || !(o->flags & OBJECT_COMPRESSION))
+		return 0;
+	rc = share_get(t, map_share_id(entry), out);
+	if (rc || !share_is_raw(*out))
+		*out = NULL;
+	return rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT ? 0 : rc;
+}
 
-		o = w->o;
-		for (uint64_t m = w->page->mask; m; m &= m - 1) {
-			unsigned k = (unsigned)__builtin_ctzll(m);
-			uint64_t word = w->page->entry[k].word;
-			struct destage_block *b = &blocks[r->payload_count];
+static int take_block(struct round *r, struct work_page *w, unsigned k, struct destage_block *b)
+{
+	const struct map_entry *e = &w->page->entry[k];
+	const struct tobj *o = w->o;
+	struct tshare *of;
+	int rc = share_to_shrink(r->t, o, e->word, &of);
+	uint64_t word = of ? of->next.word : e->word;
+	bool raw = map_entry_kind(word) == MAP_RAW;
 
-			if (!map_entry_has_place(word) ||
-			    !r->t->seg.dev[map_entry_device(word)].dev ||
-			    (map_entry_kind(word) == MAP_LZ4 && !(o->flags & OBJECT_DEDUP)))
-				continue;
-			*b = (struct destage_block){.index = (uint8_t)k,
-						    .kind = MAP_RAW,
-						    .fp64 = w->page->entry[k].fp64};
-			if (map_entry_kind(word) == MAP_RAW) {
-				b->log_off = map_entry_offset(word);
-				b->log_device = r->t->seg.dev[map_entry_device(word)].dev;
-			}
-			r->payload[r->payload_count++] =
-				(struct payload){.block = b,
-						 .w = w,
-						 .gen = o->gen,
-						 .again = true,
-						 .was_packed = map_entry_kind(word) == MAP_LZ4,
-						 .word = word,
-						 .dedup = o->flags & OBJECT_DEDUP,
-						 .compression = o->flags & OBJECT_COMPRESSION};
-		}
+	if (rc || !map_entry_has_place(word) || !r->t->seg.dev[map_entry_device(word)].dev ||
+	    (!raw && !(o->flags & OBJECT_DEDUP)))
+		return rc;
+	*b = (struct destage_block){.index = (uint8_t)k, .kind = MAP_RAW, .fp64 = e->fp64};
+	if (raw) {
+		b->log_off = map_entry_offset(word);
+		b->log_device = r->t->seg.dev[map_entry_device(word)].dev;
 	}
+	r->payload[r->payload_count++] = (struct payload){.block = b,
+							  .w = w,
+							  .gen = o->gen,
+							  .again = true,
+							  .was_packed = !raw,
+							  .word = word,
+							  .of = of,
+							  .dedup = !of && o->flags & OBJECT_DEDUP,
+							  .compression = o->flags & OBJECT_COMPRESSION};
+	return 0;
+}
+
+static int take_blocks(struct round *r, struct destage_block *blocks)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < r->work_count; i++)
+		for (uint64_t m = r->work[i].page->mask; m && !rc; m &= m - 1)
+			rc = take_block(r, &r->work[i], (unsigned)__builtin_ctzll(m),
+					&blocks[r->payload_count]);
+	return rc;
 }
 
 /* The walk is through. False: another object may have marks. */
@@ -114,7 +131,7 @@ static int object_done(struct tier *t, struct tobj *o)
 /* Nothing got smaller: the pages are as they were, and there is nothing to commit. */
 static bool unchanged(const struct round *r)
 {
-	if (r->t->dirty_object_count || r->extra_count)
+	if (r->t->dirty_object_count || r->extra_count || r->share_count)
 		return false;
 	for (unsigned i = 0; i < r->work_count; i++)
 		if (r->work[i].changed || r->work[i].page->flags != r->work[i].old_flags)
@@ -126,7 +143,7 @@ static int reduce_object(struct tier *t, struct tobj *o)
 {
 	struct map_page *pages = xmalloc(STEP_PAGES * sizeof(*pages));
 	struct destage_block *blocks = xmalloc(STEP_PAGES * PAGE_BLOCKS * sizeof(*blocks));
-	struct round r = {.t = t};
+	struct round r = {.t = t, .stream = STREAM_GC, .match = true};
 	uint64_t damaged = 0;
 	uint32_t from = o->reduce_page;
 	int rc;
@@ -138,8 +155,9 @@ static int reduce_object(struct tier *t, struct tobj *o)
 		tobj_set_flags(t, o, (o->flags & OBJECT_REDUCE_LATER) | o->reduce_policy);
 	rc = take_pages(&r, o, pages);
 	if (!rc && r.work_count) {
-		take_blocks(&r, blocks);
-		rc = round_payload(t, &r, STREAM_GC, &damaged);
+		rc = take_blocks(&r, blocks);
+		if (!rc)
+			rc = round_payload(t, &r, &damaged);
 		reduce_progress(t, o);
 		if (!rc && unchanged(&r))
 			dedup_hint(&r);
@@ -162,12 +180,19 @@ static int reduce_object(struct tier *t, struct tobj *o)
 	return rc;
 }
 
+bool reduce_has_room(const struct tier *t)
+{
+	return segments_have_room(&t->seg, STREAM_HOT, STEP_PAGES * PAGE_BLOCKS);
+}
+
 bool reduce_step(struct tier *t)
 {
+	uint32_t most = t->settle.waiting ? FILL_FULL : FILL_SHARE;
 	int rc = 0;
 
-	if (!t->reduce_wanted || pace_fill(t) >= FILL_SHARE || atomic_load(&t->failed) ||
-	    !segments_have_room(&t->seg, STREAM_HOT, STEP_PAGES * PAGE_BLOCKS))
+	/* Before the hints are filled, equal blocks would not be found, and not be looked for again. */
+	if (!t->reduce_wanted || !atomic_load(&t->dedup.rebuilt) || pace_fill(t) >= most ||
+	    atomic_load(&t->failed) || !reduce_has_room(t))
 		return false;
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
 		struct tobj *o = container_of(n, struct tobj, node);
@@ -177,6 +202,7 @@ bool reduce_step(struct tier *t)
 		pthread_mutex_lock(&t->commit_lock);
 		rc = reduce_object(t, o);
 		pthread_mutex_unlock(&t->commit_lock);
+		t->settle.reduce_rc = rc;
 		if (rc)
 			log_warn("tier",
 				 "reducing existing data failed; later again",

@@ -434,6 +434,25 @@ int share_move(struct tier *t, struct tshare *s, const void *stored, const struc
 	return 0;
 }
 
+bool share_is_raw(const struct tshare *s)
+{
+	return !s->placing && map_entry_kind(s->next.word) == MAP_RAW;
+}
+
+int share_repack(struct tier *t, struct tshare *s, enum segment_stream stream,
+		 const struct unit_entry *what, const void *packed, unsigned units)
+{
+	struct unit_entry u = *what;
+
+	/* One that came in this commit has no row that its first place could be given back with. */
+	if (!s->exists && s->counted)
+		segment_account(&t->seg, s->next.word, -1);
+	u.fp = s->next.fp;
+	s->place = (struct map_entry){0};
+	s->placing = true;
+	return segment_append(&t->seg, stream, &u, MAP_LZ4, packed, units, &s->place);
+}
+
 /* ---- The commit --------------------------------------------------------------------------------
  */
 

@@ -10,10 +10,9 @@
 #include "node/base/hmap.h"
 #include "store/fifo_cache.h"
 #include "store/ledger.h"
-#include "store/map_format.h"
+#include "store/segment.h"
 
 struct tier;
-struct unit_entry;
 
 struct tshare {
 	struct hnode node; /* in shares.txn */
@@ -71,6 +70,11 @@ uint64_t share_of_place(struct tier *t, uint64_t word);
  */
 int share_move(struct tier *t, struct tshare *s, const void *stored,
 	       const struct unit_entry *what) MUST_USE;
+/* It is stored raw, and not being repacked in this commit. */
+bool share_is_raw(const struct tshare *s);
+/* Its content in another form takes the place of the one it has. what: who the summary says it is of. */
+int share_repack(struct tier *t, struct tshare *s, enum segment_stream stream,
+		 const struct unit_entry *what, const void *packed, unsigned units) MUST_USE;
 /* What is stored does not match: all that refer to it are damaged. */
 void share_set_damaged(struct tier *t, struct tshare *s);
 bool share_is_damaged(struct tier *t, uint64_t id);

@@ -699,6 +699,13 @@ void shard_flush_next(struct shard *sh, int rc)
 	}
 }
 
+int store_settle(struct store *s, unsigned shard, struct wait *w)
+{
+	return store_failed(s)			? store_failed(s)
+	       : store_shard(s, shard)->stopping ? -ERR_CLOSED
+						 : tier_settle(s->tier, shard, w);
+}
+
 int store_flush(struct store *s, unsigned shard, struct post *scratch, struct wait *w)
 {
 	struct shard *sh = store_shard(s, shard);

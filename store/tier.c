@@ -184,7 +184,7 @@ static int adopt(struct tier *t)
 static void publish(struct tier *t)
 {
 	txn_publish(t);
-	atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
+	tier_count_kv(t);
 }
 
 /* ---- Open and close ----------------------------------------------------------------------------

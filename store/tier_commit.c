@@ -539,7 +539,7 @@ static void txn_apply(struct tier *t, uint64_t commit, bool folded)
 	atomic_store(&t->commit, commit);
 	txn_publish(t);
 	if (commit % 64 == 0) {
-		atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
+		tier_count_kv(t);
 		atomic_store(&t->loss.kv_check, true);
 	}
 }
@@ -566,6 +566,12 @@ void txn_abort(struct tier *t)
 	for (unsigned i = 0; i < STREAMS; i++)
 		segment_abandon(&t->seg, (enum segment_stream)i);
 	segments_aborted(&t->seg);
+}
+
+void tier_count_kv(struct tier *t)
+{
+	t->kv_counted = atomic_load(&t->commit);
+	atomic_store(&t->kv_bytes, kv_used_bytes(t->kv));
 }
 
 int txn_commit(struct tier *t)

@@ -13,17 +13,18 @@
 #include "node/base/log.h"
 #include "store/block_cache.h"
 #include "store/dedup.h"
+#include "store/gc.h"
 #include "store/kv.h"
 #include "store/scrub.h"
 #include "store/page_cache.h"
 #include "store/segment.h"
+#include "store/settle.h"
 #include "store/share.h"
 #include "store/tier_loss.h"
 #include "store/tier_pace.h"
 
 #define ROUND_BLOCKS        8192u /* payload blocks of one commit, unless one batch has more */
 #define GATHER_DEPTH        64u   /* reads of one thread at a time */
-#define GC_STEP_BLOCKS      1024u
 #define DELETE_STEP_PAGES   256u
 #define OPERAND_ENTRIES_MAX 8u
 #define OPERANDS_MAX        8u
@@ -86,25 +87,6 @@ struct tier_request; /* destager.c */
 
 struct prepare;
 
-struct gc_state {
-	bool active, walk_map;
-	uint32_t victim, pos, window_pos, window_len;
-	uint64_t generation;
-	uint8_t *window; /* UNIT_MAX bytes of the victim */
-	struct map_page *pages;
-	struct work_page *work;
-	uint32_t work_count;
-	uint8_t key[MAP_KEY_SIZE]; /* map walk: next page */
-	struct gc_moved {
-		struct fp128 fp;
-		const struct map_entry *entry;
-	} * moved;        /* blocks that were hinted at: WORK_MAX */
-	uint64_t *shares; /* that moved in this step: WORK_MAX */
-	uint32_t moved_count, share_count;
-	bool found_bad; /* in this step */
-	uint64_t debt; /* blocks that are to be moved */
-};
-
 struct tier {
 	struct kv *kv;
 	struct segments seg; /* destager */
@@ -151,10 +133,12 @@ struct tier {
 	struct scrub scrub;
 	struct object_counters totals; /* of all objects, as committed */
 	uint64_t reduce_left;
+	uint64_t kv_counted; /* the commit that kv_bytes is of */
 	bool bypass;
 	bool recount_wanted; /* an object may have `recount` */
 	_Atomic bool reduce_wanted; /* an object may have OBJECT_REDUCE_LATER */
 	struct loss loss;
+	struct settle settle;
 
 	/* Shards. */
 	struct tier_shard *shards;
@@ -207,6 +191,7 @@ void txn_object(struct tier *t, struct tobj *o);
 int txn_commit(struct tier *t) MUST_USE;
 void txn_abort(struct tier *t);
 void txn_publish(struct tier *t); /* numbers as of this commit, for any thread */
+void tier_count_kv(struct tier *t); /* the same of the database; every 64 commits, and before sleeping */
 void tier_fail(struct tier *t, int rc, const char *what);
 struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region); /* `next` is to be set */
 void count_entry(struct object_counters *c, unsigned kind, unsigned units, int sign);
@@ -220,14 +205,6 @@ void *destager_main(void *arg);
 void destager_batch_end(struct tier *t, struct destage_batch *b, int rc);
 /* destager.c. On a shard: a read met something bad; it is looked at again, and marked. */
 void tier_suspect(struct tier *t, unsigned shard, uint64_t object, uint32_t page, uint64_t blocks);
-/* gc.c. Destager. */
-bool gc_wanted(const struct tier *t);
-bool gc_step(struct tier *t); /* false: nothing to gain, or failed */
-bool gc_choose(struct tier *t, uint32_t segment); /* the next victim; false: not a sealed one */
-/* After `blocks` were stored: moves as many as free space asks for, within a budget. */
-void gc_pay(struct tier *t, unsigned blocks);
-bool gc_make_room(struct tier *t, enum segment_stream stream, uint64_t blocks);
-void grace_poll(struct tier *t, bool wait);
 /* After a commit: shards forget what they have of pages and shares whose places changed. */
 struct moved_page {
 	uint64_t object;
@@ -235,7 +212,8 @@ struct moved_page {
 };
 void tell_shards(struct tier *t, const struct moved_page *pages, unsigned page_count,
 		 const uint64_t *shares, unsigned share_count);
-bool reduce_step(struct tier *t); /* reduce.c: false: nothing to do */
+bool reduce_step(struct tier *t); /* reduce.c: false: nothing to do, or not now */
+bool reduce_has_room(const struct tier *t);
 void reduce_ask(struct tier *t, struct tobj *o, uint32_t number, uint16_t policy);
 void reduce_progress(struct tier *t, struct tobj *o); /* what is left of the object is counted */
 bool delete_step(struct tier *t); /* false: nothing to delete */

@@ -302,8 +302,9 @@ static int diskgroup_show(struct ctl *c, int argc, char **argv)
 static int print_flushed(const struct json *j)
 {
 	printf("disk group %" PRIu64
-	       " on %s: all that was committed is on its capacity devices (%.1f s)\n",
+	       " on %s: all that was committed is on its capacity devices%s (%.1f s)\n",
 	       json_u64(j, "group", 0), str_or(j, "node", "?"),
+	       json_bool(j, "reduced", false) ? ", nothing is left to be reduced or collected" : "",
 	       (double)json_u64(j, "took_ms", 0) / 1000);
 	return CTL_OK;
 }
@@ -326,8 +327,16 @@ static int print_verified(const struct json *j)
 	return differences ? CTL_REFUSED : CTL_OK;
 }
 
+static struct json *reduce_body(void)
+{
+	struct json *body = json_object_new();
+
+	json_put_bool(body, "reduce", true);
+	return body;
+}
+
 /* One group, or all that can be reached, one after the other; with JSON a list of the answers. */
-static int on_groups(struct ctl *c, const char *number, const char *what,
+static int on_groups(struct ctl *c, const char *number, const char *what, bool reduce,
 		     int (*print)(const struct json *))
 {
 	struct json *all = json_array_new(), *groups = NULL, *j;
@@ -350,7 +359,7 @@ static int on_groups(struct ctl *c, const char *number, const char *what,
 
 		rc = group_path(id, what, &path);
 		if (rc == CTL_OK)
-			rc = ctl_call(c, "POST", path, NULL, &j);
+			rc = ctl_call(c, "POST", path, reduce ? reduce_body() : NULL, &j);
 		if (rc == CTL_OK) {
 			rc = c->json ? (json_u64(j, "differences", 0) ? CTL_REFUSED : CTL_OK)
 				     : print(j);
@@ -369,16 +378,17 @@ static int groups_run(struct ctl *c, const char *name, int argc, char **argv, co
 		      int (*print)(const struct json *))
 {
 	const char *number = NULL;
-	bool all = false;
-	const struct option_spec o[] = {{"--all", NULL, &all}};
-	int rc = ctl_args(verb(name), argc, argv, o, ARRAY_LEN(o), &number, 0, 1);
+	bool all = false, reduce = false;
+	const struct option_spec o[] = {{"--all", NULL, &all}, {"--reduce", NULL, &reduce}};
+	unsigned options = strcmp(name, "flush") ? 1 : 2;
+	int rc = ctl_args(verb(name), argc, argv, o, options, &number, 0, 1);
 
 	if (rc != CTL_OK)
 		return rc;
 	if (!number == !all)
 		return ctl_usage("diskgroup %s: give the number of a group, or --all", name);
 	c->timeout_s = MAX(c->timeout_s, 3600u);
-	return on_groups(c, number, what, print);
+	return on_groups(c, number, what, reduce, print);
 }
 
 static int diskgroup_flush(struct ctl *c, int argc, char **argv)
@@ -473,13 +483,17 @@ const struct verb diskgroup_verbs[] = {
 	{"diskgroup", "show", "NUMBER",
 	 "Shows one disk group: devices, space, log, errors.\n\nExample: ashlar diskgroup show 3",
 	 diskgroup_show},
-	{"diskgroup", "flush", "NUMBER | --all",
+	{"diskgroup", "flush", "NUMBER | --all [--reduce]",
 	 "Moves everything that is in a group's write log to its capacity devices, and returns "
 	 "when it is there.\n\n"
 	 "Not needed for safety: what is acknowledged is durable in the log. It makes the numbers "
 	 "of the ledger "
-	 "complete.\n\n"
-	 "Example: ashlar diskgroup flush --all",
+	 "complete.\n"
+	 "--reduce also waits until what was stored raw under load, or was asked for with\n"
+	 "--existing reduce, is deduplicated and compressed, and collects what it and deletions\n"
+	 "left behind. From then on the numbers are those of the data, however busy the machine\n"
+	 "was. It may read and move much of what is stored.\n\n"
+	 "Example: ashlar diskgroup flush --all --reduce",
 	 diskgroup_flush},
 	{"diskgroup", "verify", "NUMBER | --all",
 	 "Recounts space, references and page versions of a group from its map, and compares.\n\n"

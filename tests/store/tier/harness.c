@@ -263,6 +263,20 @@ int h_object_delete(struct harness *h, unsigned object, uint32_t gen)
 	return op_run(h, &o, run_delete);
 }
 
+static void run_settle(struct h_call *c)
+{
+	struct op_call *o = container_of(c, struct op_call, c);
+
+	op_end(o, tier_settle(c->h->tier, c->shard, &o->wait));
+}
+
+int h_settle(struct harness *h)
+{
+	struct op_call o = {.object = 0};
+
+	return op_run(h, &o, run_settle);
+}
+
 int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_page *out)
 {
 	struct op_call o = {.object = object,

@@ -63,6 +63,7 @@ void h_done(struct h_call *c, int rc);
 
 int h_object_put(struct harness *h, unsigned object, uint32_t gen);
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen);
+int h_settle(struct harness *h); /* tier_settle, waited for */
 int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_page *out);
 int h_read(struct harness *h, unsigned object, uint32_t page, const struct map_page *map,
 	   unsigned first, unsigned count, uint8_t *dest, struct fp128 *fps, uint64_t *bad);
