@@ -68,8 +68,8 @@ class Lab:
         return os.path.join(os.environ.get("ASHLAR_LAB_DIR", "/var/tmp/ashlar-lab"), self.name,
                             node if node == "client" else f"node{node}", *more)
 
-    def ashlar(self, *args, node=1, rc=0):
-        return sh(os.path.join(BIN, "ashlar"), *args, rc=rc,
+    def ashlar(self, *args, node=1, rc=0, timeout=300):
+        return sh(os.path.join(BIN, "ashlar"), *args, rc=rc, timeout=timeout,
                   env={"ASHLAR_ADMIN": "unix:" + self.path(node, "admin.sock")})
 
     def json(self, *args, node=1):
