@@ -350,8 +350,8 @@ int round_commit(struct tier *t, struct round *r)
 
 void round_free(struct round *r)
 {
-	for (struct hnode *n; (n = hmap_walk(&r->t->round, NULL));)
-		hmap_remove(&r->t->round, n);
+	while (hmap_take(&r->t->round))
+		;
 	for (struct extra_page *x; (x = r->extra);) {
 		r->extra = x->next;
 		free(x);

@@ -642,8 +642,8 @@ bool gc_step(struct tier *t)
 		txn_abort(t);
 		t->gc.active = false;
 	}
-	for (struct hnode *n; (n = hmap_walk(&t->round, NULL));)
-		hmap_remove(&t->round, n);
+	while (hmap_take(&t->round))
+		;
 	if (!rc && end && victim_valid(t)) {
 		if (t->gc.walk_map)
 			rc = drop_drift(t);

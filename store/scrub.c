@@ -279,8 +279,8 @@ static int end(struct tier *t, int rc)
 	} else if (!rc) {
 		shares_aborted(t); /* looked at, and as they were */
 	}
-	for (struct hnode *h; (h = hmap_walk(&t->round, NULL));)
-		hmap_remove(&t->round, h);
+	while (hmap_take(&t->round))
+		;
 	pthread_mutex_unlock(&t->commit_lock);
 	return rc;
 }

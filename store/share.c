@@ -23,10 +23,8 @@ void shares_init(struct tier *t, size_t cache_bytes)
 
 static void txn_forget(struct tier *t)
 {
-	for (struct hnode *n; (n = hmap_walk(&t->shares.txn, NULL));) {
-		hmap_remove(&t->shares.txn, n);
+	for (struct hnode *n; (n = hmap_take(&t->shares.txn));)
 		free(container_of(n, struct tshare, node));
-	}
 	t->shares.rc = 0;
 }
 
@@ -35,10 +33,8 @@ void shares_fini(struct tier *t)
 	if (!t->shares.rows.slots)
 		return;
 	txn_forget(t);
-	for (struct hnode *n; (n = hmap_walk(&t->shares.volumes, NULL));) {
-		hmap_remove(&t->shares.volumes, n);
+	for (struct hnode *n; (n = hmap_take(&t->shares.volumes));)
 		free(container_of(n, struct tvolume, node));
-	}
 	hmap_fini(&t->shares.txn);
 	hmap_fini(&t->shares.volumes);
 	fifo_cache_fini(&t->shares.rows);

@@ -99,11 +99,10 @@ static void shard_fini(struct shard *sh)
 {
 	struct hnode *n;
 
-	while ((n = hmap_walk(&sh->objects, NULL))) {
+	while ((n = hmap_take(&sh->objects))) {
 		struct store_object *o = container_of(n, struct store_object, node);
 
 		object_drop_log(o);
-		hmap_remove(&sh->objects, n);
 		retry_fini(&o->retry);
 		free(o);
 	}

@@ -279,8 +279,10 @@ void tier_close(struct tier *t)
 	for (unsigned i = 0; i < t->shard_count; i++)
 		shard_fini(&t->shards[i]);
 	free(t->shards);
-	for (struct hnode *n; (n = hmap_walk(&t->objects, NULL));)
+	for (struct hnode *n = hmap_walk(&t->objects, NULL), *next; n; n = next) {
+		next = hmap_walk(&t->objects, n);
 		tobj_free(t, container_of(n, struct tobj, node));
+	}
 	hmap_fini(&t->objects);
 	hmap_fini(&t->round);
 	page_cache_fini(&t->cache);

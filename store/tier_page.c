@@ -393,10 +393,10 @@ void shard_start(struct tier_shard *s, struct loop *loop)
 
 void shard_fini(struct tier_shard *s)
 {
-	struct hnode *n;
-
-	while ((n = hmap_walk(&s->objects, NULL)))
+	for (struct hnode *n = hmap_walk(&s->objects, NULL), *next; n; n = next) {
+		next = hmap_walk(&s->objects, n);
 		shard_object_drop(s, container_of(n, struct shard_object, node)->id);
+	}
 	hmap_fini(&s->objects);
 	hmap_fini(&s->fetches);
 	page_cache_fini(&s->pages);

@@ -367,14 +367,11 @@ int tier_verify(struct tier *t, bool data, struct tier_verify *out)
 	pthread_mutex_unlock(&t->commit_lock);
 	for (unsigned d = 0; d < GROUP_DEVICES_MAX; d++)
 		free(r.live[d]);
-	while ((n = hmap_walk(&r.objects, NULL))) {
-		hmap_remove(&r.objects, n);
+	while ((n = hmap_take(&r.objects)))
 		free(container_of(n, struct robj, node));
-	}
-	while ((n = hmap_walk(&r.shares, NULL))) {
+	while ((n = hmap_take(&r.shares))) {
 		struct rshare *s = container_of(n, struct rshare, node);
 
-		hmap_remove(&r.shares, n);
 		for (struct rshare_volume *v; (v = s->volumes);) {
 			s->volumes = v->next;
 			free(v);

@@ -32,6 +32,7 @@ static void hmap_resize(struct hmap *m, size_t size)
 	free(m->slots);
 	m->slots = slots;
 	m->size = size;
+	m->low = 0;
 }
 
 void hmap_reserve(struct hmap *m, size_t n)
@@ -51,6 +52,8 @@ void hmap_insert(struct hmap *m, struct hnode *n, uint64_t hash)
 	if (m->count >= m->size)
 		hmap_reserve(m, m->count + 1);
 	slot = &m->slots[hash & (m->size - 1)];
+	if ((size_t)(slot - m->slots) < m->low)
+		m->low = (size_t)(slot - m->slots);
 	n->hash = hash;
 	n->next = *slot;
 	*slot = n;
@@ -100,4 +103,19 @@ struct hnode *hmap_walk(const struct hmap *m, const struct hnode *after)
 		if (m->slots[i])
 			return m->slots[i];
 	return NULL;
+}
+
+struct hnode *hmap_take(struct hmap *m)
+{
+	struct hnode *n;
+
+	if (!m->count)
+		return NULL;
+	while (!m->slots[m->low])
+		m->low++;
+	n = m->slots[m->low];
+	m->slots[m->low] = n->next;
+	n->next = NULL;
+	m->count--;
+	return n;
 }

@@ -14,6 +14,7 @@ struct hnode {
 struct hmap {
 	struct hnode **slots;
 	size_t count, size; /* size is a power of two, or 0 before the first insert */
+	size_t low;         /* no slot before has a node (hmap_take) */
 };
 
 static inline uint64_t hash_u64(uint64_t v)
@@ -36,3 +37,6 @@ struct hnode *hmap_next(const struct hnode *n);		       /* next with the same ha
 /* Walk all, in no order: for (n = hmap_walk(m, NULL); n; n = hmap_walk(m, n)). To remove while
  * walking take the next node first. */
 struct hnode *hmap_walk(const struct hmap *m, const struct hnode *after);
+/* Removes some node; NULL: there is none. To empty a map: a walk begun anew for each node would be
+ * quadratic. */
+struct hnode *hmap_take(struct hmap *m);

@@ -110,6 +110,40 @@ TEST(hmap, finds_what_was_inserted_and_not_removed)
 	hmap_fini(&m);
 }
 
+/* Minutes, if each began at the first slot. */
+TEST(hmap, is_emptied_node_by_node)
+{
+	unsigned n = 500000, taken = 0, again = 0;
+	struct thing *things = xcalloc(n, sizeof(*things));
+	struct hmap m;
+
+	hmap_init(&m);
+	EXPECT(!hmap_take(&m));
+	for (unsigned i = 0; i < n; i++)
+		hmap_insert(&m, &things[i].node, hash_u64(i));
+	for (struct hnode *h; (h = hmap_take(&m)); taken++) {
+		container_of(h, struct thing, node)->key++;
+		if (taken != n / 2)
+			continue;
+		for (unsigned i = 0; i < n; i += 3) { /* into what is empty by now */
+			if (!things[i].key)
+				continue;
+			hmap_insert(&m, &things[i].node, hash_u64(i));
+			again++;
+		}
+	}
+	EXPECT_EQ(m.count, 0);
+	EXPECT(again > n / 10);
+	EXPECT_EQ(taken, n + again);
+	for (unsigned i = 0; i < n; i++)
+		EXPECT(things[i].key == 1 || (things[i].key == 2 && i % 3 == 0));
+	EXPECT(!hmap_first(&m, hash_u64(8)));
+	hmap_insert(&m, &things[8].node, hash_u64(8));
+	EXPECT(hmap_first(&m, hash_u64(8)) && hmap_walk(&m, NULL) && hmap_take(&m) && !hmap_take(&m));
+	hmap_fini(&m);
+	free(things);
+}
+
 static unsigned pool_woken;
 
 static void pool_ready(struct pool_waiter *w)
