@@ -579,9 +579,11 @@ static void fault_node(struct sim_proc *p)
 		sim_at(sim_chance(0.5) ? sim_rand(5000, 400000) : sim_rand(100000, 5000000), NULL,
 		       restart, NULL, p);
 	} else if (p->alive && sim_chance(pl->pause)) {
-		p->paused_until =
-			sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000)
-								 : sim_rand(10000, 700000));
+		uint64_t until = sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000)
+									  : sim_rand(10000, 700000));
+
+		/* Never a shorter one: what was put off to the end of the longer would come too late. */
+		p->paused_until = MAX(p->paused_until, until);
 		if (sim_chance(0.4))
 			p->raft_cut_until = p->paused_until + sim_rand(10000, 1000000);
 		sim_trace("node %u pauses until %.3f ms", p->node, (double)p->paused_until / 1000);
@@ -668,7 +670,6 @@ void sim_heal(void)
 		struct sim_proc *p = &sim.proc[a];
 
 		p->raft_cut_until = 0;
-		p->paused_until = MIN(p->paused_until, sim.now_us);
 		if (p->disk)
 			sim_store_slow(p->disk, 0);
 		for (unsigned b = 1; b <= sim.plan.nodes; b++)
