@@ -137,6 +137,7 @@ static void deltas_flush(struct control *c)
 	if (!news)
 		return;
 	c->delta_version = version;
+	control_nodes_news(c);
 	c->cfg.hooks->delta(c->cfg.ctx, w.data, w.len); /* takes the memory over */
 }
 
@@ -295,6 +296,7 @@ void control_peer_up(struct control *c, uint16_t node, uint32_t incarnation, str
 	p->session = c->next_session++;
 	p->heard_us = control_now_us(c);
 	list_push_back(&c->peers, &p->link);
+	control_nodes_tell(c, p);
 	c->kicked = true;
 	c->duty_us = 0;
 	control_arm(c);
@@ -347,6 +349,9 @@ void control_frame(struct control *c, uint16_t node, const struct frame *f)
 		break;
 	case OP_RESULT:
 		control_on_result(c, p, f);
+		break;
+	case OP_NODES:
+		control_on_nodes(c, p, f);
 		break;
 	default:
 		log_warn("control", "a peer sent a frame that does not belong on its connection",

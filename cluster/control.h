@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cluster/consensus.h"
+#include "cluster/control_msg.h"
 #include "cluster/placement.h"
 #include "cluster/relocate.h"
 #include "cluster/state.h"
@@ -19,6 +20,8 @@ struct control_hooks {
 	/* An admin call that came from another node (OP_CALL). Answer with control_call_answer. */
 	void (*call)(void *ctx, uint64_t ticket, const char *method, const char *path, const char *json);
 	void (*role_changed)(void *ctx);
+	/* What another node says of the nodes there are, by a newer map than ours. May be NULL. */
+	void (*nodes)(void *ctx, const struct control_nodes *list);
 };
 
 struct control_config {

@@ -50,6 +50,8 @@ static void voters_node_fill(const struct control *c, const struct map_node *n,
 				    .away = contact.away};
 	if (out->removed)
 		out->up = out->may_vote = out->stores = false;
+	if (out->removed && consensus_member(c->consensus, n->id) == CONSENSUS_SPARE)
+		out->role = VOTERS_STANDBY; /* a join that was cut short: it goes, too */
 	if (n->id == c->avoid_node && loop_mono_us(c->cfg.loop) - c->avoid_us < CONTROL_AVOID_US)
 		out->away = true;
 }

@@ -101,6 +101,7 @@ struct control {
 	struct list client_proposals;
 
 	uint64_t delta_version, applied_us;
+	uint64_t nodes_told; /* the newest change of a node that peers were told of */
 
 	unsigned batch_count;
 	uint64_t batch_us;
@@ -163,6 +164,11 @@ bool control_node_leaves(const struct control *c, uint16_t node); /* but for its
 void control_remove(struct control *c);
 /* On the leader, before a command is appended: 0, or a refusal in *out. A node that we hear is not dead. */
 int control_remove_check(const struct control *c, const void *cmd, size_t len, struct command_result *out);
+
+/* control_nodes.c */
+void control_nodes_tell(struct control *c, struct peer *p);
+void control_nodes_news(struct control *c); /* tells all, if a node has changed */
+void control_on_nodes(struct control *c, struct peer *p, const struct frame *f);
 
 /* control_relocate.c */
 void control_relocate(struct control *c);

@@ -13,6 +13,8 @@
  *  OP_MAP_WATCH  u64 version known (0: none). Answered by OP_MAP_DELTA frames from then on.
  *  OP_MAP_DELTA  one delta (map.h), id 0
  *  OP_CALL       u32 timeout ms, str method, str path, u32 length, JSON; nodes only
+ *  OP_NODES      u64 version of the sender's map, u16 count × (u16 number, uuid, str address), ascending;
+ *                nodes only, when the connection comes up and when a node changes; never answered
  *  OP_RESULT     i32 status (HTTP-like, or a negative code), u32 length, JSON
  *
  * Inline, so that clients need no part of the cluster library for them. */
@@ -20,8 +22,21 @@
 
 #include "node/base/bytes.h"
 #include "node/base/err.h"
+#include "node/base/uuid.h"
 
 #define CONTROL_JSON_MAX ((4u << 20) - 4096u)
+
+#define CONTROL_NODES_MAX 64u /* NODES_MAX */
+
+struct control_nodes {
+	uint64_t version;
+	unsigned count;
+	struct control_node {
+		uint16_t number;
+		struct uuid uuid;
+		char address[64]; /* of its peer port */
+	} node[CONTROL_NODES_MAX];
+};
 
 struct control_call_msg {
 	uint32_t timeout_ms, json_len;
@@ -37,6 +52,38 @@ static inline void control_watch_encode(uint64_t from, struct writer *w)
 static inline int control_watch_decode(struct reader *r, uint64_t *from)
 {
 	*from = read_u64(r);
+	return reader_done(r) ? 0 : -ERR_PROTOCOL;
+}
+
+static inline void control_nodes_encode(const struct control_nodes *l, struct writer *w)
+{
+	write_u64(w, l->version);
+	write_u16(w, (uint16_t)l->count);
+	for (unsigned i = 0; i < l->count; i++) {
+		write_u16(w, l->node[i].number);
+		write_bytes(w, l->node[i].uuid.b, sizeof(l->node[i].uuid.b));
+		write_str(w, l->node[i].address);
+	}
+}
+
+static inline int control_nodes_decode(struct reader *r, struct control_nodes *out)
+{
+	uint16_t last = 0;
+
+	out->version = read_u64(r);
+	out->count = read_u16(r);
+	if (out->count > CONTROL_NODES_MAX)
+		return -ERR_PROTOCOL;
+	for (unsigned i = 0; i < out->count; i++) {
+		struct control_node *n = &out->node[i];
+
+		n->number = read_u16(r);
+		read_copy(r, n->uuid.b, sizeof(n->uuid.b));
+		read_str(r, n->address, sizeof(n->address));
+		if (n->number <= last)
+			return -ERR_PROTOCOL;
+		last = n->number;
+	}
 	return reader_done(r) ? 0 : -ERR_PROTOCOL;
 }
 

@@ -20,7 +20,8 @@ bool control_node_leaves(const struct control *c, uint16_t node)
 	while (count-- > 0)
 		if (j[count].kind == JOB_REMOVE && j[count].node == node &&
 		    j[count].state == JOB_RUNNING)
-			return state_node_may_leave(c->state, node, control_wall_ms(), why);
+			return state_node_empty(c->state, node) &&
+			       state_node_may_leave(c->state, node, control_wall_ms(), why);
 	return false;
 }
 

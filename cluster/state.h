@@ -69,6 +69,7 @@ static inline bool job_live(const struct state_job *j)
 	return j->state == JOB_RUNNING || j->state == JOB_PAUSED;
 }
 /* Objects with a replica on the node, whatever the state of its groups. */
+bool state_node_empty(const struct state *s, uint16_t node); /* there is none: sooner told than how many */
 uint32_t state_node_objects(const struct state *s, uint16_t node);
 /* Nothing is on the node and nobody is attached through it; false: why, as the end of a sentence. */
 bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200]);

@@ -41,12 +41,13 @@ static enum stake stake_of(const struct state *s, const struct map_object *o, ui
 	bool here = false, in_here = false, kept = false;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
-		kept |= is_kept(s, &o->member[i], node);
 		if (!is_on(s, &o->member[i], node))
 			continue;
 		here = true;
 		in_here |= o->member[i].in || i == o->primary;
 	}
+	for (unsigned i = 0; here && i < o->member_count; i++)
+		kept |= is_kept(s, &o->member[i], node);
 	/* Of an unsure object nobody takes over before this node is back, or gone. */
 	return !here			? STAKE_NONE
 	       : !kept			? STAKE_LOST
@@ -100,6 +101,20 @@ static struct stakes stakes_count(const struct state *s, uint16_t node)
 	}
 	free(v);
 	return k;
+}
+
+bool state_node_empty(const struct state *s, uint16_t node)
+{
+	for (struct hnode *h = hmap_walk(&s->map.volumes, NULL); h;
+	     h = hmap_walk(&s->map.volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		for (uint32_t x = 0; x < v->objects; x++)
+			for (unsigned i = 0; i < v->object[x].member_count; i++)
+				if (is_on(s, &v->object[x].member[i], node))
+					return false;
+	}
+	return true;
 }
 
 uint32_t state_node_objects(const struct state *s, uint16_t node)

@@ -44,6 +44,7 @@ enum wire_op {
 	OP_MAP_DELTA = 14, /* cluster/map.h */
 	OP_CALL = 15,	   /* an admin call to this node: method, path, JSON */
 	OP_RESULT = 16,	   /* status, JSON */
+	OP_NODES = 17,	   /* the nodes that the sender knows */
 
 	/* client I/O (net/io_msg.h) */
 	OP_IO = 20,

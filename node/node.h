@@ -82,6 +82,7 @@ struct node {
 	struct timer knock_timer;
 	struct birth_peer hints[NODES_MAX]; /* peers.json */
 	unsigned hint_count;
+	struct control_nodes told; /* by other nodes; good while its version is newer than our map's */
 	uint64_t nonce;           /* of this process */
 	struct node_start *start; /* the registration in progress, node_start.c */
 	struct fdwatch signal_watch;
@@ -132,6 +133,7 @@ void node_groups_reconcile(struct node *n); /* after a delta: gives groups to th
 
 /* peers.c: control connections. */
 void peers_reconcile(struct node *n); /* from the map, and from peers.json before there is one */
+void peers_told(struct node *n, const struct control_nodes *list);
 void peers_accepted(void *node, struct conn *c, const struct wire_hello *peer);
 void peers_client_accepted(void *node, struct conn *c, const struct wire_hello *peer);
 /* What the map, or peers.json, says of a node: 0, or -ERR_NOT_FOUND. */

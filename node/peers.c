@@ -30,9 +30,21 @@ static const struct birth_peer *hint_find(const struct node *n, uint16_t id)
 	return NULL;
 }
 
+/* What others said, where it is newer than what we know. */
+static const struct control_node *told_find(const struct node *n, uint16_t id)
+{
+	const struct map *m = node_map(n);
+
+	for (unsigned i = 0; (!m || n->told.version > m->version) && i < n->told.count; i++)
+		if (n->told.node[i].number == id)
+			return &n->told.node[i];
+	return NULL;
+}
+
 int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_t *incarnation)
 {
 	const struct map *m = node_map(n);
+	const struct control_node *told = told_find(n, id);
 	const struct map_node *known = m ? map_node(m, id) : NULL;
 	const struct birth_peer *hint = hint_find(n, id);
 
@@ -43,9 +55,9 @@ int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_
 		*incarnation = known->incarnation;
 		return 0;
 	}
-	if (!hint)
+	if (!hint && !told)
 		return -ERR_NOT_FOUND;
-	*uuid = hint->uuid;
+	*uuid = told ? told->uuid : hint->uuid;
 	*incarnation = 0;
 	return 0;
 }
@@ -181,18 +193,32 @@ void peers_reconcile(struct node *n)
 		if (peers_identity(n, ch->peer, &uuid, &incarnation) < 0)
 			channel_destroy(ch);
 	}
+	for (unsigned i = 0; i < n->told.count; i++)
+		if (told_find(n, n->told.node[i].number))
+			peer_want(n, n->told.node[i].number, &n->told.node[i].uuid,
+				  n->told.node[i].address);
 	if (!m || !m->nodes.count) {
 		for (unsigned i = 0; i < n->hint_count; i++)
-			peer_want(n, n->hints[i].number, &n->hints[i].uuid, n->hints[i].address);
+			if (!told_find(n, n->hints[i].number))
+				peer_want(n, n->hints[i].number, &n->hints[i].uuid,
+					  n->hints[i].address);
 		return;
 	}
 	for (struct hnode *h = hmap_walk(&m->nodes, NULL); h; h = hmap_walk(&m->nodes, h)) {
 		const struct map_node *p = container_of(h, struct map_node, by_id);
 
-		if (p->state == NODE_ACTIVE || p->state == NODE_JOINING)
+		if ((p->state == NODE_ACTIVE || p->state == NODE_JOINING) && !told_find(n, p->id))
 			peer_want(n, p->id, &p->uuid, p->address);
 	}
 	hints_save(n, m);
+}
+
+void peers_told(struct node *n, const struct control_nodes *list)
+{
+	if (list->version <= n->told.version)
+		return;
+	n->told = *list;
+	peers_reconcile(n);
 }
 
 static void unwanted_frame(struct conn *c, const struct frame *f)

@@ -70,7 +70,15 @@ static void on_role_changed(void *ctx)
 		 (unsigned long long)st.term);
 }
 
-const struct control_hooks node_control_hooks = {node_delta, on_call, on_role_changed};
+static void on_nodes(void *ctx, const struct control_nodes *list)
+{
+	peers_told(ctx, list);
+}
+
+const struct control_hooks node_control_hooks = {.delta = node_delta,
+						 .call = on_call,
+						 .role_changed = on_role_changed,
+						 .nodes = on_nodes};
 const struct admin_node_ops node_admin_ops = {node_on_shards, node_groups, node_claim,
 					      node_group_open,
 					      node_group_flush,

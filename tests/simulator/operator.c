@@ -381,6 +381,11 @@ bool sim_birth(void)
 	snprintf(c.setting.value, sizeof(c.setting.value), "%s", TTL_MS);
 	if (!order_and_wait(&c, NULL))
 		return false;
+	/* Votes wander with the faults. */
+	snprintf(c.setting.key, sizeof(c.setting.key), "%s", VOTER_DELAY_KEY);
+	snprintf(c.setting.value, sizeof(c.setting.value), "1");
+	if (!order_and_wait(&c, NULL))
+		return false;
 	for (unsigned i = 2; i <= sim.plan.nodes; i++) {
 		for (unsigned k = 0; k < 2; k++) {
 			joining[k](&sim.node[i], &c);

@@ -84,7 +84,14 @@ static void on_call(void *ctx, uint64_t ticket, const char *method, const char *
 	snprintf(m->json, sizeof(m->json), "%s", json);
 }
 
-static const struct control_hooks hooks = {.delta = on_delta, .call = on_call};
+static void on_nodes(void *ctx, const struct control_nodes *list)
+{
+	struct machine *m = ctx;
+
+	m->told = *list;
+}
+
+static const struct control_hooks hooks = {.delta = on_delta, .call = on_call, .nodes = on_nodes};
 
 void node_start(uint16_t id, bool bootstrap, const char *dir)
 {

@@ -19,6 +19,7 @@ struct machine {
 	uint64_t ticket;
 	char path[64], json[64];
 	bool stopped;
+	struct control_nodes told;
 };
 
 struct end {

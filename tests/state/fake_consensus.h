@@ -12,6 +12,7 @@ struct fake_raft {
 	struct consensus *node[FAKE_NODES]; /* by id */
 	uint16_t leader;
 	bool hold; /* proposals stay in the air */
+	bool deaf[FAKE_NODES]; /* it hears of no commit */
 	unsigned log_count;
 	struct {
 		void *data;

@@ -568,9 +568,25 @@ TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
 	stop();
 }
 
+/* A node that nobody leads hears all the same who there is, from whomever it reaches. */
+TEST(control, who_connects_is_told_of_the_nodes)
+{
+	start(3);
+	fake.deaf[4] = true;
+	node_start(4, false, "");
+	connect_nodes(2, 4);
+	UNTIL(machine[4].told.count == 3);
+	EXPECT_EQ(machine[4].told.node[2].number, 3);
+	EXPECT_STR(machine[4].told.node[2].address, "a3");
+	EXPECT(machine[4].told.version == machine[2].map.version);
+	node_join(4); /* and of changes */
+	UNTIL(machine[4].told.count == 4);
+	stop();
+}
+
 TEST(control, damaged_frames_close_the_connection)
 {
-	static const uint16_t op[] = {OP_PROPOSED, OP_CALL, OP_RESULT, OP_MAP_WATCH};
+	static const uint16_t op[] = {OP_PROPOSED, OP_CALL, OP_RESULT, OP_MAP_WATCH, OP_NODES};
 
 	for (unsigned i = 0; i < ARRAY_LEN(op); i++) {
 		start(2);

@@ -475,3 +475,27 @@ TEST(golden, control_messages)
 	EXPECT_OK(control_result_decode(&r, &status, &json, &len));
 	EXPECT(status == 404 && len == 2);
 }
+
+TEST(golden, control_message_of_nodes)
+{
+	struct control_nodes l = {.version = 0x1122, .count = 2}, back;
+	struct reader r;
+
+	l.node[0] = (struct control_node){.number = 3, .uuid = {{9}}, .address = "a"};
+	l.node[1] = (struct control_node){.number = 5, .uuid = {{8}}, .address = "bc"};
+	w.len = 0;
+	w.grows = true;
+	control_nodes_encode(&l, &w);
+	EXPECT_GOLDEN_(w.data, w.len,
+		       "22 11 00 00 00 00 00 00 02 00 03 00 09 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+		       "00 01 00 61 05 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02 00 62 63");
+	r = reader_init(w.data, w.len);
+	EXPECT_OK(control_nodes_decode(&r, &back));
+	EXPECT(back.count == 2 && back.node[1].number == 5 && !strcmp(back.node[1].address, "bc"));
+	w.data[29] = 3; /* the same number twice */
+	r = reader_init(w.data, w.len);
+	EXPECT_RC(control_nodes_decode(&r, &back), -ERR_PROTOCOL);
+	w.data[8] = 65;
+	r = reader_init(w.data, w.len);
+	EXPECT_RC(control_nodes_decode(&r, &back), -ERR_PROTOCOL);
+}
