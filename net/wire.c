@@ -83,6 +83,7 @@ void wire_hello_encode(const struct wire_hello *h, struct writer *w)
 	write_u32(w, h->incarnation);
 	write_u64(w, h->nonce);
 	write_u16(w, h->recovery);
+	write_u32(w, h->recovery_id);
 }
 
 int wire_hello_decode(struct reader *r, struct wire_hello *out)
@@ -100,6 +101,7 @@ int wire_hello_decode(struct reader *r, struct wire_hello *out)
 	out->incarnation = read_u32(r);
 	out->nonce = read_u64(r);
 	out->recovery = read_u16(r);
+	out->recovery_id = read_u32(r);
 	if (r->bad || !out->version_min || out->version_min > out->version_max)
 		return -ERR_PROTOCOL;
 	/* A newer peer may have grown the hello; it must still be read far enough to be answered. */

@@ -95,8 +95,9 @@ enum hello_kind {
 /*  0 u8  protocol version lowest, 1 u8 highest, 2 u8 kind, 3 u8 flags (HELLO_PLAIN),
  *  4 16  cluster uuid, 20 16 node or client uuid, 36 u16 node number (0: client), 38 u16 stream,
  * 40 u16 shards of the sender, 42 u16 streams, 44 u32 node incarnation, 48 u64 process nonce,
- * 56 u16 how often the node's cluster was recovered from a lost Raft majority (nodes only) */
-#define WIRE_HELLO_SIZE 58u
+ * 56 u16 how often the node's cluster was recovered from a lost Raft majority, 58 u32 which recovery was
+ * the last (nodes only) */
+#define WIRE_HELLO_SIZE 62u
 #define WIRE_PROTOCOL 1u
 enum hello_flags { HELLO_PLAIN = 1 /* after WELCOME the TLS layer is left: authenticated, unencrypted */ };
 
@@ -107,6 +108,7 @@ struct wire_hello {
 	uint32_t incarnation;
 	uint64_t nonce;
 	uint16_t recovery;
+	uint32_t recovery_id;
 };
 
 /* u16 reason (enum refuse_reason), u32 detail (the incarnation known), str text */

@@ -29,15 +29,15 @@ static bool accept_node(struct node *n, const struct wire_hello *peer, struct wi
 	uuid_format(&peer->self, name + 5);
 	if (peers_removed(n, name))
 		return refuse(f, REFUSE_REMOVED, 0, "your node was removed from the cluster");
-	if (peer->recovery != n->identity.recovery) {
-		bool theirs = peer->recovery > n->identity.recovery;
-
-		if (theirs)
-			node_left_behind(n, peer->recovery, name);
+	if (peer->recovery != n->identity.recovery || peer->recovery_id != n->identity.recovery_id) {
+		node_left_behind(n, peer->recovery, name);
 		return refuse(f, REFUSE_RECOVERED, n->identity.recovery,
-			      theirs ? "your cluster was recovered without this node, which is of before"
-				     : "the cluster was recovered without your node: on it, "
-				       "ashlard recover --follow");
+			      peer->recovery == n->identity.recovery
+				      ? "your cluster and this one were recovered beside each other"
+			      : peer->recovery > n->identity.recovery
+				      ? "your cluster was recovered without this node, which is of before"
+				      : "the cluster was recovered without your node: on it, ashlard "
+					"recover --follow");
 	}
 	if (peer->node == n->identity.number)
 		return refuse(f, REFUSE_IDENTITY, n->identity.incarnation,

@@ -433,6 +433,7 @@ static void request_reply(struct birth_op *op)
 	json_put_str(j, "cluster_uuid", uuid);
 	json_put_str(j, "cluster", state_cluster_name(a->ops->state(a->cluster)));
 	json_put_u64(j, "recovery", a->cfg.identity->recovery);
+	json_put_u64(j, "recovery_id", a->cfg.identity->recovery_id);
 	json_put_u64(j, "number", op->propose.result.id ? op->propose.result.id : op->node.id);
 	json_put_str(j, "certificate", op->text);
 	json_put_str(j, "ca", op->text2);
@@ -572,6 +573,7 @@ void admin_join_finish(struct areq *q)
 	op->join = j;
 	op->join.number = (uint16_t)number;
 	op->join.recovery = (uint16_t)json_u64(q->body, "recovery", 0);
+	op->join.recovery_id = (uint32_t)json_u64(q->body, "recovery_id", 0);
 	op->join.peer_count = take_peers(json_get(q->body, "peers"), op->peers);
 	op->join.peers = op->peers;
 	op->claims = true;

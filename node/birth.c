@@ -244,6 +244,10 @@ int identity_load(const char *state_dir, struct identity *out)
 	out->removed = json_bool(j, "removed", false);
 	out->witness = json_bool(j, "witness", false);
 	out->recovery = (uint16_t)MIN(json_u64(j, "recovery", 0), (uint64_t)UINT16_MAX);
+	out->recovery_id = (uint32_t)json_u64(j, "recovery_id", 0);
+	out->recovery_term = json_u64(j, "recovery_term", 0);
+	out->recovery_index = json_u64(j, "recovery_index", 0);
+	out->recovering = json_bool(j, "recovering", false);
 	out->behind = (uint16_t)MIN(json_u64(j, "behind", 0), (uint64_t)UINT16_MAX);
 	out->number = (uint16_t)number;
 	out->incarnation = (uint32_t)incarnation;
@@ -281,6 +285,10 @@ int identity_save(const char *state_dir, const struct identity *id)
 	json_put_bool(j, "removed", id->removed);
 	json_put_bool(j, "witness", id->witness);
 	json_put_u64(j, "recovery", id->recovery);
+	json_put_u64(j, "recovery_id", id->recovery_id);
+	json_put_u64(j, "recovery_term", id->recovery_term);
+	json_put_u64(j, "recovery_index", id->recovery_index);
+	json_put_bool(j, "recovering", id->recovering);
 	json_put_u64(j, "behind", id->behind);
 	return write_json(path, j, 0600);
 }
@@ -527,7 +535,8 @@ int birth_join_finish(const struct config *c, const struct birth_join *b, struct
 		return rc;
 	birth_paths(c->state_dir, &p);
 	*out = (struct identity){
-		.cluster = b->cluster, .number = b->number, .recovery = b->recovery};
+		.cluster = b->cluster, .number = b->number, .recovery = b->recovery,
+		.recovery_id = b->recovery_id};
 	snprintf(out->cluster_name, sizeof(out->cluster_name), "%s", b->cluster_name);
 	snprintf(out->name, sizeof(out->name), "%s", c->name);
 	j = read_json(path, &rc);

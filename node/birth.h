@@ -24,6 +24,9 @@ struct identity {
 	/* How often the cluster was recovered from a lost Raft majority, as this node's state has it; and, if
 	 * that is more, as others have told it: then its part does not start (ashlard recover --follow). */
 	uint16_t recovery, behind;
+	uint32_t recovery_id; /* of the last one; two that were made beside each other must not meet */
+	uint64_t recovery_term, recovery_index; /* where its log ended: 0: not known here */
+	bool recovering; /* `ashlard recover` is under way: this node must not start */
 	bool bootstrap; /* node 1: began as a Raft of one; proposes CMD_CLUSTER_INIT to an empty state */
 	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
 };
@@ -88,6 +91,7 @@ struct birth_join {
 	const struct birth_peer *peers;
 	unsigned peer_count;
 	uint16_t recovery; /* of the cluster */
+	uint32_t recovery_id;
 };
 /* Second half: files, then identity.json. */
 int birth_join_finish(const struct config *c, const struct birth_join *j, struct identity *out) MUST_USE;

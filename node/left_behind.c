@@ -32,19 +32,3 @@ void node_left_behind_refuse(const struct node *n)
 		  "cluster=\"%s\" node=%u recovery=%u remedy=\"" LEFT_BEHIND_REMEDY "\"",
 		  n->identity.cluster_name, n->identity.number, n->identity.behind);
 }
-
-/* Raft's store and identity.json are changed one after the other by `ashlard recover`. */
-int node_recovery_check(struct node *n)
-{
-	const struct state *s = control_state(n->control);
-
-	if (uuid_is_nil(&state_map(s)->cluster) || state_recoveries(s) == n->identity.recovery)
-		return 0;
-	if (state_recoveries(s) > n->identity.recovery) { /* identity.json is an older copy */
-		n->identity.recovery = (uint16_t)state_recoveries(s);
-		return identity_save(n->config.state_dir, &n->identity);
-	}
-	log_error("node", "a recovery was begun here and not finished: run the same `ashlard recover` again",
-		  "identity=%u state=%u", n->identity.recovery, state_recoveries(s));
-	return -ERR_INCOMPLETE;
-}

@@ -155,7 +155,6 @@ void node_knock_start(struct node *n);
 	"its disk groups stay"
 void node_left_behind(struct node *n, uint32_t recovery, const char *who);
 void node_left_behind_refuse(const struct node *n); /* at start: says what to do */
-int node_recovery_check(struct node *n) MUST_USE;   /* when control was started */
 bool node_nobody_leads(const struct node *n);	    /* for 3 s; removed.c */
 
 /* accept.c: who may connect, and to which loop. */

@@ -69,11 +69,10 @@ static int start_control(void *ctx)
 				     .bootstrap = n->identity.bootstrap,
 				     .hooks = &node_control_hooks,
 				     .ctx = n};
-	int count = birth_peers_load(n->config.state_dir, n->hints, NODES_MAX), rc;
+	int count = birth_peers_load(n->config.state_dir, n->hints, NODES_MAX);
 
 	n->hint_count = count > 0 ? (unsigned)count : 0;
-	rc = control_start(&cfg, &n->control);
-	return rc < 0 ? rc : node_recovery_check(n);
+	return control_start(&cfg, &n->control);
 }
 
 static int start_listener(void *ctx)

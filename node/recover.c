@@ -4,8 +4,8 @@
  * empty Raft store; one that knows more than what it is to follow is refused, as its disks may have
  * acted on that.
  *
- * identity.json is written before the Raft store is touched: whatever stops a recovery half-way,
- * the same command finishes it, and a start in between is refused (left_behind.c). */
+ * identity.json says that a recovery is under way before the Raft store is touched: whatever stops
+ * it half-way, the same command finishes it, and a start in between is refused. */
 #include "node/recover.h"
 
 #include <errno.h>
@@ -21,6 +21,7 @@
 #include "cluster/state.h"
 #include "node/base/err.h"
 #include "node/birth.h"
+#include "node/loop/failpoint.h"
 
 #define EXIT_REFUSED 1
 #define EXIT_LOSS    5
@@ -115,6 +116,12 @@ static void time_text(uint64_t ms, char out[32])
 	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
+static void print_follow(const struct identity *id)
+{
+	printf("ashlard recover --follow %u-%08x-%" PRIu64 "-%" PRIu64 "\n", id->recovery,
+	       id->recovery_id, id->recovery_term, id->recovery_index);
+}
+
 static void print_voters(const struct recovery *r)
 {
 	printf("voters      ");
@@ -175,6 +182,10 @@ static void print_state(const struct recovery *r)
 
 	printf("cluster     %s, recovered %u times so far\n", r->id.cluster_name, r->id.recovery);
 	printf("node        %s (%u)\n", r->id.name, r->id.number);
+	if (r->id.recovery_term) {
+		printf("followed by ");
+		print_follow(&r->id);
+	}
 	printf("raft        the log ends at term %" PRIu64 ", index %" PRIu64 "\n", s->last_term,
 	       s->last_index);
 	print_voters(r);
@@ -185,7 +196,8 @@ static void print_state(const struct recovery *r)
 static int look(struct recovery *r)
 {
 	print_state(r);
-	printf("\nNothing was changed. Run this on every surviving node, with ashlard stopped there,\n"
+	printf("\nNothing was changed. Run this on every surviving node, with ashlard stopped "
+	       "there,\n"
 	       "and compare: the one whose log ends at the greatest term, and among these at the\n"
 	       "greatest index, knows most. On that one, and no other:\n"
 	       "    ashlard recover --accept-loss %s\n"
@@ -200,8 +212,6 @@ static int look(struct recovery *r)
 
 static void print_done(const struct recovery *r)
 {
-	const struct consensus_survivor *s = &r->survivor;
-
 	printf("\nCluster %s goes on with this node's state, as recovery %u. This may be lost:\n"
 	       "  - changes of the cluster that only the lost nodes knew: volumes, settings,\n"
 	       "    attachments; one that was taken away after the newest event above is back\n"
@@ -211,31 +221,57 @@ static void print_done(const struct recovery *r)
 	       "Now, in this order:\n"
 	       "  1. here: start ashlard\n"
 	       "  2. on every other surviving node, with ashlard stopped:\n"
-	       "         ashlard recover --follow %u-%" PRIu64 "-%" PRIu64 "\n"
-	       "     then start ashlard there; it keeps its disk groups\n"
+	       "         ",
+	       r->id.cluster_name, r->id.recovery);
+	print_follow(&r->id);
+	printf("     then start ashlard there; it keeps its disk groups\n"
 	       "  3. for each node that is gone for good:\n"
 	       "         ashlar node remove NODE --dead --accept-loss\n"
 	       "  4. ashlar health; ashlar volume list; for what is still unavailable:\n"
 	       "         ashlar volume force VOLUME\n"
-	       "A lost node that turns up after all is told so and stays out.\n",
-	       r->id.cluster_name, r->id.recovery, r->id.recovery, s->last_term, s->last_index);
+	       "A lost node that turns up after all is told so and stays out.\n");
+}
+
+/* Before the Raft store is touched, and after. */
+static int note(struct recovery *r, bool recovering)
+{
+	int rc;
+
+	if (!recovering)
+		(void)FAILPOINT(recover_written);
+	r->id.recovering = recovering;
+	r->id.bootstrap = false;
+	r->id.behind = 0;
+	rc = identity_save(r->config->state_dir, &r->id);
+	if (recovering)
+		(void)FAILPOINT(recover_noted);
+	return rc < 0 ? refused(r->config->state_dir, rc) : 0;
+}
+
+static bool went_on(const struct recovery *r)
+{
+	return r->id.recovering && state_recoveries(r->state) == r->id.recovery;
 }
 
 static int go_on(struct recovery *r)
 {
 	uint64_t index = r->survivor.last_index + UNKNOWN_INDICES;
 	struct writer w = writer_init_heap();
+	struct uuid random;
 	int rc = state_recover(r->state, index, wall_ms(), r->id.number, "root, offline");
 
 	if (rc < 0)
 		return refused("the state", rc);
+	uuid_make(&random);
+	memcpy(&r->id.recovery_id, random.b + 12, sizeof(r->id.recovery_id));
 	r->id.recovery = (uint16_t)state_recoveries(r->state);
-	r->id.bootstrap = false;
-	r->id.behind = 0;
-	rc = identity_save(r->config->state_dir, &r->id);
+	r->id.recovery_term = r->survivor.last_term;
+	r->id.recovery_index = r->survivor.last_index;
+	rc = note(r, true);
+	if (rc)
+		return rc;
 	state_snapshot(r->state, &w);
-	if (!rc)
-		rc = consensus_offline_go_on(r->raft, index, w.data, w.len);
+	rc = consensus_offline_go_on(r->raft, index, w.data, w.len);
 	writer_free(&w);
 	return rc < 0 ? refused(r->paths.raft, rc) : 0;
 }
@@ -255,8 +291,14 @@ static int alone(struct recovery *r, const char *name)
 		fprintf(stderr, "ashlard recover: this node never knew the cluster's state\n");
 		return EXIT_REFUSED;
 	}
+	if (r->survivor.voters == 1 && r->survivor.voter[0] == r->id.number && !r->id.recovering) {
+		fprintf(stderr, "ashlard recover: this node is the only voter: start it, nothing "
+				"is lost\n");
+		return EXIT_REFUSED;
+	}
 	print_state(r);
-	rc = go_on(r);
+	rc = went_on(r) ? 0 : go_on(r);
+	rc = rc ? rc : note(r, false);
 	if (!rc)
 		print_done(r);
 	return rc;
@@ -266,7 +308,7 @@ static int alone(struct recovery *r, const char *name)
  */
 
 struct token {
-	unsigned recovery;
+	unsigned recovery, id;
 	uint64_t term, index;
 };
 
@@ -274,9 +316,10 @@ static bool token_parse(const char *text, struct token *t)
 {
 	int end = 0;
 
-	return sscanf(text, "%u-%" SCNu64 "-%" SCNu64 "%n", &t->recovery, &t->term, &t->index,
-		      &end) == 3 &&
-	       !text[end] && t->recovery && t->recovery <= UINT16_MAX && t->term && t->index;
+	if (sscanf(text, "%u-%x-%" SCNu64 "-%" SCNu64 "%n", &t->recovery, &t->id, &t->term,
+		   &t->index, &end) != 4)
+		return false;
+	return !text[end] && t->recovery && t->recovery <= UINT16_MAX && t->term && t->index;
 }
 
 /* The old store is kept beside, for whoever wants to look. */
@@ -301,34 +344,46 @@ static int follow(struct recovery *r, const char *text, bool found)
 
 	if (!token_parse(text, &t)) {
 		fprintf(stderr,
-			"ashlard recover: \"%s\" is no token of a recovery, such as 1-57-1234\n",
+			"ashlard recover: \"%s\" is no token of a recovery, such as "
+			"1-9f3a2b1c-57-1234\n",
 			text);
 		return 2;
 	}
-	if (t.recovery < r->id.recovery || (found && state_recoveries(r->state) >= t.recovery)) {
-		printf("node %s follows recovery %u of cluster %s already\n", r->id.name,
-		       r->id.recovery, r->id.cluster_name);
-		return t.recovery < r->id.recovery ? EXIT_REFUSED : 0;
+	if (t.recovery == r->id.recovery && t.id == r->id.recovery_id && !r->id.recovering) {
+		printf("node %s follows this recovery of cluster %s already\n", r->id.name,
+		       r->id.cluster_name);
+		return 0;
+	}
+	if (found && state_recoveries(r->state) >= t.recovery) {
+		fprintf(stderr,
+			"ashlard recover: this node is of another recovery of cluster %s, its "
+			"disks too: "
+			"it can\nonly join anew, empty\n",
+			r->id.cluster_name);
+		return EXIT_LOSS;
 	}
 	if (found &&
 	    (s->last_term > t.term || (s->last_term == t.term && s->last_index > t.index))) {
 		fprintf(stderr,
 			"ashlard recover: this node knows more (its log ends at term %" PRIu64
-			", index %" PRIu64 ")\nthan the recovered cluster. The recovery should have "
-			"been made here: make it here now,\nwith --accept-loss %s, and let the others "
-			"follow, that node too; or give up what is\non this node, and let it join "
-			"anew\n",
+			", index %" PRIu64
+			")\nthan the recovered cluster: the recovery should have "
+			"been made here. Give up what is on\nthis node, and let it join anew; or "
+			"stop "
+			"the recovered nodes for good, and make it here,\nwith --accept-loss %s\n",
 			s->last_term, s->last_index, r->id.cluster_name);
 		return EXIT_LOSS;
 	}
 	r->id.recovery = (uint16_t)t.recovery;
-	r->id.bootstrap = false;
-	r->id.behind = 0;
-	rc = identity_save(r->config->state_dir, &r->id);
-	if (rc < 0)
-		return refused(r->config->state_dir, rc);
-	if (found && raft_aside(r, t.recovery))
-		return EXIT_REFUSED;
+	r->id.recovery_id = t.id;
+	r->id.recovery_term = t.term;
+	r->id.recovery_index = t.index;
+	rc = note(r, true);
+	if (!rc && found)
+		rc = raft_aside(r, t.recovery);
+	rc = rc ? rc : note(r, false);
+	if (rc)
+		return rc;
 	printf("node %s will follow recovery %u of cluster %s, with its disk groups: start "
 	       "ashlard\n",
 	       r->id.name, t.recovery, r->id.cluster_name);
@@ -341,9 +396,12 @@ int recover_run(const struct config *c, enum recover_what what, const char *argu
 	bool found = false;
 	int rc = recovery_open(&r, c, &found);
 
-	if (!rc && !found && what != RECOVER_FOLLOW)
-		rc = refused(r.paths.raft, -ERR_NOT_FOUND);
-	else if (!rc)
+	if (!rc && !found && what != RECOVER_FOLLOW) {
+		fprintf(stderr, "ashlard recover: %s: this node never knew the cluster's state\n",
+			r.paths.raft);
+		rc = EXIT_REFUSED;
+	}
+	if (!rc)
 		rc = what == RECOVER_LOOK    ? look(&r)
 		     : what == RECOVER_ALONE ? alone(&r, argument)
 					     : follow(&r, argument, found);

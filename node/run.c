@@ -37,7 +37,8 @@ void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t st
 		.streams = streams,
 		.incarnation = n->identity.incarnation,
 		.nonce = n->nonce,
-		.recovery = n->identity.recovery};
+		.recovery = n->identity.recovery,
+		.recovery_id = n->identity.recovery_id};
 }
 
 void node_exit(struct node *n, const char *why)
@@ -194,6 +195,11 @@ int node_run(struct config *config, const struct standalone *alone)
 	ac.identity = &n->identity;
 	n->admin = admin_create(&ac);
 	rc = identity_load(n->config.state_dir, &n->identity);
+	if (rc == 0 && n->identity.recovering) {
+		log_error("node", "a recovery was begun here and not finished: run the same `ashlard "
+				  "recover` again", "cluster=\"%s\"", n->identity.cluster_name);
+		return 1;
+	}
 	if (rc == 0 && n->identity.removed) {
 		node_removed_refuse(n);
 	} else if (rc == 0 && n->identity.behind > n->identity.recovery) {

@@ -19,6 +19,7 @@ static const struct wire_hello hello = {
 	.incarnation = 9,
 	.nonce = 0x1122334455667788,
 	.recovery = 5,
+	.recovery_id = 0x01020304,
 };
 
 static const char hello_golden[] = "01 01      # protocol versions\n"
@@ -29,7 +30,7 @@ static const char hello_golden[] = "01 01      # protocol versions\n"
 				   "0200 1000  # shards, streams\n"
 				   "09000000   # incarnation\n"
 				   "8877665544332211 # nonce\n"
-				   "0500       # recovery\n";
+				   "0500 04030201 # recovery\n";
 
 TEST(wire, hello_golden)
 {
@@ -58,7 +59,7 @@ TEST(wire, hello_golden)
 	EXPECT_EQ(back.streams, 16);
 	EXPECT_EQ(back.incarnation, 9);
 	EXPECT(back.nonce == hello.nonce);
-	EXPECT_EQ(back.recovery, 5);
+	EXPECT(back.recovery == 5 && back.recovery_id == 0x01020304);
 }
 
 /* A newer peer's hello may be longer and know more; ours may not. */

@@ -111,9 +111,14 @@ TEST(identity, is_absent_then_kept_then_raised)
 	id.removed = true; /* it never starts its part again */
 	id.recovery = 2;
 	id.behind = 3;
+	id.recovery_id = 0xfedcba98;
+	id.recovery_term = 5;
+	id.recovery_index = 1ull << 40;
+	id.recovering = true;
 	EXPECT_OK(identity_save(c.state_dir, &id));
 	EXPECT_OK(identity_load(c.state_dir, &got));
-	EXPECT(got.removed && got.recovery == 2 && got.behind == 3);
+	EXPECT(got.recovery_term == 5 && got.recovery_index == 1ull << 40 && got.recovering);
+	EXPECT(got.removed && got.recovery == 2 && got.behind == 3 && got.recovery_id == 0xfedcba98);
 	config_free(&c);
 }
 
@@ -204,11 +209,12 @@ TEST(birth, a_join_gives_a_certificate_of_the_same_ca)
 			       .ca = ca,
 			       .peers = &peer,
 			       .peer_count = 1,
-			       .recovery = 3};
+			       .recovery = 3,
+			       .recovery_id = 7};
 	EXPECT_OK(birth_join_finish(&two, &j, &joined));
 	EXPECT_EQ(joined.number, 2);
 	EXPECT(!joined.bootstrap);
-	EXPECT_EQ(joined.recovery, 3);
+	EXPECT(joined.recovery == 3 && joined.recovery_id == 7);
 	EXPECT(uuid_equal(&joined.node, &node));
 	EXPECT(!birth_has_ca_key(two.state_dir));
 	EXPECT_OK(ca_fingerprint(p1.ca, f1));

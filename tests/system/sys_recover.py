@@ -52,12 +52,8 @@ def serving():
     return {o["index"] for o in show()["objects"] if o["state"] == "serving"}
 
 
-def ashlard(*args, rc=0):
-    return sh(os.path.join(BIN, "ashlard"), *args, rc=rc)
-
-
-def recover(node, *args, rc=0):
-    return ashlard("recover", "--config", lab.path(node, "ashlard.yaml"), *args, rc=rc)
+def recover(node, *args, rc=0, env=None):
+    return sh(os.path.join(BIN, "ashlard"), "recover", "--config", lab.path(node, "ashlard.yaml"), *args, rc=rc, env=env)
 
 
 def knows(node):
@@ -110,13 +106,25 @@ best, other = (3, 4) if knows(3) >= knows(4) else (4, 3)
 rc, out, err = recover(best, "--accept-loss", "another", rc=None)
 if rc != 1 or lab.name not in err:
     fail(f"a wrong name: {rc} {err}")
-rc, out, err = recover(other, "--follow", "1-1-1", rc=None)
+rc, out, err = recover(other, "--follow", "1-1-1-1", rc=None)
 if rc != 5 or "knows more" not in err:
     fail(f"following one that knows less: {rc} {err}")
+recover(best, "--accept-loss", lab.name, rc=-9, env={"ASHLAR_FAILPOINT": "recover_noted=kill"})
+rc, out, err = sh(os.path.join(BIN, "ashlard"), "run", "--config", lab.path(best, "ashlard.yaml"), rc=None)
+if rc != 1 or "begun here and not finished" not in err:
+    fail(f"a start after half a recovery: {rc} {err[-1000:]}")
+recover(best, "--accept-loss", lab.name, rc=-9, env={"ASHLAR_FAILPOINT": "recover_written=kill"})
 out = recover(best, "--accept-loss", lab.name)
 token = re.search(r"--follow (\S+)", out)[1]
-if tuple(map(int, token.split("-")[1:])) < knows(other):
+if tuple(map(int, token.split("-")[2:])) < knows(other):
     fail(f"{token} is not what node {best} knew")
+rc, out, err = recover(best, "--accept-loss", lab.name, rc=None)
+if rc != 1 or "only voter" not in err:
+    fail(f"a second recovery: {rc} {err}")
+if f"--follow {token}" not in recover(best):
+    fail("the token is not shown again")
+recover(other, "--follow", token, rc=-9, env={"ASHLAR_FAILPOINT": "recover_noted=kill"})
+recover(other, "--follow", token, rc=-9, env={"ASHLAR_FAILPOINT": "recover_written=kill"})
 recover(other, "--follow", token)
 recover(other, "--follow", token)  # again: nothing happens
 
