@@ -840,8 +840,9 @@ void sim_cluster_end(void)
 		proc_crash(&sim.proc[i], true);
 	sim_clear_events();
 	sim_net_end();
-	for (unsigned i = 1; i <= sim.plan.nodes; i++)
-		sim_store_free(sim.proc[i].disk);
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++) /* a history may go on with fewer nodes */
+		if (sim.proc[i].disk)
+			sim_store_free(sim.proc[i].disk);
 	for (size_t i = 0; i < sim.delta_count; i++)
 		free(sim.deltas[i].bytes);
 	free(sim.deltas);
