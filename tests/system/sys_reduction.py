@@ -59,6 +59,8 @@ def verify(lab):
 lab = Lab("reduction", "--nodes", "3", "--ram", "--size", "3G" if LONG else "512M", "--cache", CACHE)
 lab.volume("v", SIZE)
 lab.ashlar("volume", "set", "v", "--compression", "lz4", "--dedup", "on")
+for n in (1, 2, 3):  # what a node destages before it hears of it stays as it is
+    watch_for(f"node {n} to know the policy", lambda: lab.json("volume", "show", "v", node=n)["dedup"], 10)
 content = Content(SIZE, 1)
 step(f"{SIZE // MIB} MiB, the log is {CACHE}")
 with Nbd(lab.socket(1), "v") as nbd:
