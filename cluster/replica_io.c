@@ -7,7 +7,7 @@
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US  500000u
-#define FULL_HOLD_US   250000u
+#define FULL_HOLD_US   1000000u
 #define ARRIVE_WAIT_US 200000u /* for this replica to become what the client took it for */
 
 void op_ready(struct io_op *op, int rc)
