@@ -522,15 +522,39 @@ static void packet_arrives(void *arg)
 	deliver(k);
 }
 
+static void held_drop_ref(void *arg)
+{
+	sock_put(arg);
+}
+
+static void held_arrive(void *arg)
+{
+	struct sock *s = arg;
+
+	while (!list_empty(&s->held)) {
+		struct packet *k = list_first(&s->held, struct packet, link);
+
+		if (is_blocked(k->from_host, k->to_host, k->class))
+			break;
+		list_del(&k->link);
+		if (s->gone) {
+			unknown(k);
+			packet_free(k);
+		} else {
+			deliver(k);
+		}
+	}
+	sock_put(s);
+}
+
+/* They stay held until they arrive, so that what was sent after them and is on its way comes behind. */
 static void held_go(struct sock *s)
 {
 	uint64_t since = simhost_now_us() - s->held_since;
-	uint64_t wait = draw(0, MIN(since, RETRY_MAX_US));
-	struct list *n;
 
 	s->held_since = 0;
-	while ((n = list_pop_front(&s->held)))
-		packet_go(list_entry(n, struct packet, link), wait);
+	s->refs++;
+	simhost_at(draw(0, MIN(since, RETRY_MAX_US)), NULL, held_arrive, held_drop_ref, s);
 }
 
 void vnet_block(struct vhost *from, struct vhost *to, enum vclass class, bool on)

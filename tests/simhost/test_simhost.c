@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated host itself: what is durable survives, what is not may not, threads and turns run
  * in order, one seed is one history. */
+#include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "node/base/bytes.h"
 #include "node/base/hash.h"
 #include "node/base/log.h"
 #include "node/loop/worker.h"
 #include "store/kv.h"
 #include "tests/lib/test.h"
 #include "tests/simhost/simhost.h"
+#include "tests/simhost/vnet.h"
 
 #define DISK VPATH "disk"
 #define DB   VPATH "db"
@@ -440,4 +446,103 @@ TEST(simhost, a_turn_has_the_product_s_order)
 	EXPECT(vproc_run(h, "l", turns_main, NULL));
 	EXPECT_STR(turns.order, "tplswr");
 	simhost_end();
+}
+
+/* ---- The network ---- */
+
+#define NUMBERS 2000u
+
+static struct sockaddr_in address(unsigned host)
+{
+	return (struct sockaddr_in){.sin_family = AF_INET,
+				    .sin_port = htons(7),
+				    .sin_addr.s_addr = htonl(0x0a000000u | host)};
+}
+
+static void listen_main(void *arg)
+{
+	struct sockaddr_in a = address(2);
+	uint32_t *heard = arg, next = 0;
+	int ls = socket(AF_INET, SOCK_STREAM, 0), fd;
+
+	EXPECT_OK(bind(ls, (struct sockaddr *)&a, sizeof(a)));
+	EXPECT_OK(listen(ls, 1));
+	while ((fd = accept4(ls, NULL, NULL, 0)) < 0)
+		usleep(100);
+	while (next < NUMBERS) {
+		uint8_t b[4];
+		size_t n = 0;
+
+		while (n < 4) { /* pieces of any size */
+			ssize_t got = recv(fd, b + n, 4 - n, 0);
+
+			EXPECT(got > 0 || (got < 0 && errno == EAGAIN));
+			if (got > 0)
+				n += (size_t)got;
+			else
+				usleep(100);
+		}
+		EXPECT_EQ(get_le32(b), next);
+		*heard = ++next;
+	}
+	close(fd);
+	close(ls);
+}
+
+static void tell_main(void *arg)
+{
+	struct sockaddr_in a = address(2);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	EXPECT(connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0 && errno == EINPROGRESS);
+	for (uint32_t i = 0; i < NUMBERS; i++) {
+		uint8_t b[4];
+		struct iovec iov = {b, 4};
+		struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+		ssize_t n;
+
+		put_le32(b, i);
+		while (iov.iov_len) {
+			n = sendmsg(fd, &m, 0);
+			if (n > 0) {
+				iov.iov_base = (uint8_t *)iov.iov_base + n;
+				iov.iov_len -= (size_t)n;
+			} else {
+				EXPECT_EQ(errno, EAGAIN);
+			}
+			usleep(n > 0 ? 50 : 1000);
+		}
+	}
+	usleep(2000000);
+	close(fd);
+}
+
+static bool all_heard(void *arg)
+{
+	return *(uint32_t *)arg == NUMBERS;
+}
+
+/* Whatever is silent for a while, and however late a packet is: bytes come in order, all of them. */
+TEST(simhost, bytes_come_in_order)
+{
+	for (uint64_t seed = 1; seed < 20; seed++) {
+		static uint32_t heard;
+		struct vhost *a = host_new(seed), *b = vhost_create("b");
+
+		heard = 0;
+		vhost_set_address(a, 1);
+		vhost_set_address(b, 2);
+		vnet_set_delay(20, 3000, 0.05, 20000);
+		vproc_spawn(b, "listens", listen_main, &heard);
+		simhost_run(NULL, NULL, simhost_now_us() + 1000);
+		vproc_spawn(a, "tells", tell_main, NULL);
+		for (unsigned i = 0; i < 40; i++) {
+			simhost_run(NULL, NULL, simhost_now_us() + 3000 + i * 97);
+			vnet_block(a, b, VCLASS_CONTROL, true);
+			simhost_run(NULL, NULL, simhost_now_us() + 500 + i * 50);
+			vnet_block(a, b, VCLASS_CONTROL, false);
+		}
+		EXPECT(simhost_run(all_heard, &heard, simhost_now_us() + 60000000));
+		simhost_end();
+	}
 }
