@@ -386,7 +386,8 @@ static void take_header(struct store_object *o, enum record_kind kind,
 			}
 		}
 	}
-	object_check_epochs(o);
+	if (rule(RULE_CUT))
+		object_check_epochs(o);
 }
 
 static int check_header(const struct store_object *o, enum record_kind kind,

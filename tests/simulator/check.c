@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold at every moment, and of replicas when all is quiet. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,47 @@ static void check_durable(uint64_t id)
 	}
 }
 
+/* ---- What the product itself would tell an operator ---- */
+
+static bool bytes_are_hurt(void)
+{
+	return sim.plan.rot > 0 || sim.plan.eio > 0;
+}
+
+void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+
+/* A replica that has lost what it acknowledged, or what others call committed, or that cannot read its log: none
+ * of it may be as long as disks keep what they took. */
+void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+{
+	char text[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (!bytes_are_hurt())
+		sim_fail("node %u says %s: %s", r->node, code, text);
+	if (r->hooks->event)
+		r->hooks->event(r->ctx, severity, code, text);
+}
+
+static void check_damage(const struct sim_node *s)
+{
+	if (bytes_are_hurt() || !sim_node_serves(s))
+		return;
+	for (unsigned i = 0; i < s->node->shard_count; i++) {
+		struct replicator_stats st;
+
+		replicator_stats(s->node->shards[i].replicator, &st);
+		if (st.repairs || st.damaged_blocks || st.repaired_blocks || st.diverged_pages)
+			sim_fail("node %u: %llu blocks damaged, %llu repaired, and no disk was hurt",
+				 s->number, (unsigned long long)st.damaged_blocks,
+				 (unsigned long long)(st.repairs + st.repaired_blocks));
+	}
+}
+
 /* ---- Maps and Raft ---- */
 
 #define TERMS_MAX 4096u
@@ -137,8 +179,11 @@ void sim_check_now(void)
 		if (count % 4 == 0)
 			check_durable(object_id(sim.volume, i));
 	}
-	if (++count % 256 == 0)
+	if (++count % 256 == 0) {
 		check_control();
+		for (unsigned i = 1; i <= SIM_NODES_MAX; i++)
+			check_damage(&sim.node[i]);
+	}
 }
 
 void sim_check_begin(void)

@@ -425,6 +425,10 @@ static void driver_next(struct driver *d)
 	}
 	if (sim.plan.gap_us && !sim.faults_over)
 		return;
+	if (simhost_now_us() < sim.quiet_until && !sim.faults_over) {
+		timer_set(&d->next, sim.quiet_until - simhost_now_us());
+		return;
+	}
 	while (d->state == DRIVER_OPEN && !d->fenced && d->c->left && d->open < sim.plan.depth) {
 		d->c->left--;
 		op_draw(d);
@@ -434,12 +438,13 @@ static void driver_next(struct driver *d)
 static void on_next(struct timer *t)
 {
 	struct driver *d = container_of(t, struct driver, next);
+	bool quiet = simhost_now_us() < sim.quiet_until;
 
-	if (d->state == DRIVER_OPEN && !d->fenced && d->c->left && d->open < sim.plan.depth) {
+	if (!quiet && d->state == DRIVER_OPEN && !d->fenced && d->c->left && d->open < sim.plan.depth) {
 		d->c->left--;
 		op_draw(d);
 	}
-	if (sim.faults_over)
+	if (sim.faults_over || !sim.plan.gap_us)
 		driver_next(d);
 	else
 		timer_set(&d->next, sim_rand(0, 2 * sim.plan.gap_us));

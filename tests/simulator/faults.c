@@ -453,8 +453,8 @@ void sim_faults_begin(void)
 	hurt = node_any();
 	rotten = false;
 	sim.faults_from = simhost_now_us();
-	if (p->late > 0)
-		vnet_set_delay(20, 300, p->late, 20 * SIM_MS);
+	if (p->late > 0 || p->net_us)
+		vnet_set_delay(20, p->net_us ? p->net_us : 300, p->late, 20 * SIM_MS);
 	if (p->resize)
 		simhost_at(sim_rand(0, p->fault_us), NULL, grow, NULL, NULL);
 	if (p->join && p->spare)

@@ -20,9 +20,10 @@ static void steady_clients(struct sim_plan *p, struct rng *r)
 {
 	p->clients = 1;
 	p->gateways = 3;
-	p->gap_us = rng_between(r, 1000, 15000);
+	p->gap_us = rng_between(r, 4000, 24000);
 	p->depth = 48;
-	p->ops = 300;
+	p->ops = (unsigned)(p->fault_us / p->gap_us);
+	p->net_us = rng_chance(r, 0.4) ? rng_between(r, 300, 8000) : 0;
 }
 
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
@@ -177,8 +178,8 @@ static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 	p->join = p->resize = p->exclusive = false;
 	p->shapes = shapes;
 	p->wide = rng_chance(&r, 0.5);
-	steady_clients(p, &r);
 	p->fault_us = rng_between(&r, 3000000, 7000000);
+	steady_clients(p, &r);
 	p->kill = p->power = p->pause = p->block = p->reset = p->slow_disk = p->blackout = 0;
 	p->rot = p->eio = p->reformat = p->client_kill = p->fence = p->suspect = p->leader_kill = 0;
 	p->minority = false;
@@ -202,7 +203,6 @@ void sim_plan_reborn(struct sim_plan *p, uint64_t seed)
 void sim_plan_return(struct sim_plan *p, uint64_t seed)
 {
 	plan_shape(p, seed, SHAPE(RETURN));
-	p->copies = 2;
 }
 
 void sim_plan_dark(struct sim_plan *p, uint64_t seed)
@@ -215,6 +215,12 @@ void sim_plan_stall(struct sim_plan *p, uint64_t seed)
 	plan_shape(p, seed, SHAPE(STALL));
 }
 
+void sim_plan_stumble(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(STUMBLE));
+	p->tiny_log = seed % 3 != 0;
+}
+
 /* ---- By name ---- */
 
 static const struct {
@@ -224,7 +230,7 @@ static const struct {
 #define NAMED(name) {#name, sim_plan_##name}
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
-	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall),
+	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
 #undef NAMED
 };
 

@@ -16,6 +16,7 @@ enum sim_shape {
 	SHAPE_RETURN,  /* who was away comes back, and becomes the primary */
 	SHAPE_DARK,    /* slow disks, then no power */
 	SHAPE_STALL,   /* a process stands still in the midst of a turn */
+	SHAPE_STUMBLE, /* processes that end again as soon as they are up */
 	SHAPES
 };
 #define SHAPE(x)  (1u << SHAPE_##x)
@@ -34,6 +35,7 @@ struct sim_plan {
 	bool drift, trims, partial, compression, dedup, confirm, tiny_log, tiny_data, exclusive,
 		resize, join;
 	unsigned shapes; /* enum sim_shape, as bits */
+	uint64_t net_us; /* a packet takes up to so long; 0: what is usual */
 	uint64_t gap_us; /* clients begin so often, whatever is answered; 0: when something is */
 	bool wide;       /* many blocks in play, few writes to each */
 	bool minority; /* a minority stays broken for good at the end */
@@ -58,3 +60,4 @@ sim_plan_fn sim_plan_reborn;
 sim_plan_fn sim_plan_return;
 sim_plan_fn sim_plan_dark;
 sim_plan_fn sim_plan_stall;
+sim_plan_fn sim_plan_stumble;

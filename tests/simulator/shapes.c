@@ -168,12 +168,32 @@ static void link_trouble(struct sim_node *a, struct sim_node *b)
 		act_in(between_ms(0, 1200), (struct act){.fn = do_reset, .from = a, .to = b});
 }
 
+/* From now on, nothing of what others send gets there; at times nothing of what it sends, either. */
+static void isolate(struct sim_node *s, uint64_t us)
+{
+	bool both = sim_chance(0.5);
+
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+		struct sim_node *n = &sim.node[i];
+
+		if (n == s)
+			continue;
+		silence_in(0, n, s, DATA, us);
+		if (both)
+			silence_in(0, s, n, DATA, us);
+	}
+}
+
 static void cut_off(const struct cast *x)
 {
 	deaf(x->primary, between_ms(300, 3000));
 	if (sim_chance(0.5))
 		sim_disks_slow(x->heir, between_ms(50, 1200), false, between_ms(200, 2000));
 	takeover_in(between_ms(0, 400), x, x->heir, 2 * SIM_S);
+	if (sim_chance(0.3)) {
+		isolate(x->primary, between_ms(600, 3000));
+		return;
+	}
 	link_trouble(x->primary, x->heir);
 	if (x->third) {
 		link_trouble(x->primary, x->third);
@@ -193,8 +213,10 @@ static void lag(const struct cast *x)
 	if (sim_chance(0.7))
 		sim_disks_slow(who, between_ms(20, 900), false, us + between_ms(100, 1500));
 	takeover_in(between_ms(5, 300), x, x->heir, SIM_S);
-	if (sim_chance(0.3))
+	if (sim_chance(0.3)) /* with what only it has */
 		kill_in(between_ms(5, 400), x->primary, sim_chance(0.5), between_ms(1, 1500));
+	else if (sim_chance(0.5)) /* when it has given that up */
+		kill_in(between_ms(400, 3000), x->primary, sim_chance(0.5), between_ms(1, 300));
 }
 
 static void reborn(const struct cast *x)
@@ -237,6 +259,8 @@ static void do_come_back(struct act *a)
 		return;
 	}
 	sim_trace("shape: node %u comes back", a->from->number);
+	if (sim_chance(0.5))
+		sim_disks_slow(a->to, between_ms(1, 50), false, between_ms(500, 2500));
 	sim_restart_in(a->from, between_ms(0, 600));
 	a->fn = do_reward;
 	act_in(SIM_MS, *a);
@@ -244,7 +268,8 @@ static void do_come_back(struct act *a)
 
 static void come_back(const struct cast *x)
 {
-	struct act a = {.fn = do_come_back, .from = x->heir, .object = x->object};
+	struct act a = {
+		.fn = do_come_back, .from = x->heir, .to = x->primary, .object = x->object};
 
 	if (sim_chance(0.5)) {
 		uint64_t us = between_ms(500, 2000);
@@ -282,14 +307,48 @@ static void stall(const struct cast *x)
 	sim_trace("shape: node %u stands still for %.1f ms", x->primary->number, (double)us / 1000);
 	vproc_stall(x->primary->proc, (unsigned)sim_rand(1, 100), us);
 	sim.counts.pauses++;
+	if (sim_chance(0.6)) { /* and what happened meanwhile comes later still */
+		deaf(x->primary, us + between_ms(1, 500));
+		isolate(x->primary, us + between_ms(1, 500));
+	}
 	takeover_in(between_ms(0, 300), x, x->heir, SIM_S);
+}
+
+/* Ends again and again, as soon as it is up or before. */
+static void stumble(const struct cast *x)
+{
+	bool all = sim_chance(0.3), power = sim_chance(0.6);
+	uint64_t at = sim_chance(0.5) ? 0 : between_ms(20, 400);
+
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) /* what it writes, only it has */
+		if (!all && at && x->primary != &sim.node[i])
+			silence_in(0, x->primary, &sim.node[i], DATA, at);
+	for (unsigned times = (unsigned)sim_rand(2, 5); times; times--) {
+		uint64_t down = between_ms(1, 100);
+
+		for (unsigned i = 1; i <= sim.plan.nodes; i++) {
+			struct sim_node *s = &sim.node[i];
+
+			if (all || s == x->primary)
+				kill_in(at + (all ? between_ms(0, 30) : 0), s, power, down);
+		}
+		at += down + (sim_chance(0.5) ? between_ms(20, 200) : between_ms(200, 1200));
+	}
+	if (sim_chance(0.5))
+		sim_disks_slow(x->primary, between_ms(1, 30), sim_chance(0.5), at);
+	if (sim_chance(0.5))
+		takeover_in(between_ms(1, 100), x, x->heir, SIM_S);
+	if (sim_chance(0.5)) /* and nobody writes meanwhile */
+		sim.quiet_until = simhost_now_us() + at + between_ms(0, 500);
 }
 
 static void (*const shapes[SHAPES])(const struct cast *x) = {
 	[SHAPE_CUT_OFF] = cut_off,  [SHAPE_LAG] = lag,   [SHAPE_REBORN] = reborn,
 	[SHAPE_RETURN] = come_back, [SHAPE_DARK] = dark, [SHAPE_STALL] = stall,
+	[SHAPE_STUMBLE] = stumble,
 };
-static const char *const names[SHAPES] = {"cut off", "lag", "reborn", "return", "dark", "stall"};
+static const char *const names[SHAPES] = {"cut off", "lag", "reborn", "return", "dark", "stall",
+				      "stumble"};
 
 /* ---- When ---- */
 

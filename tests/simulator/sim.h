@@ -81,6 +81,7 @@ struct sim {
 	uint32_t volume; /* id; 0: not made yet */
 	bool faults_over, verbose, final_reads_due;
 	uint64_t faults_from;
+	uint64_t quiet_until; /* clients begin nothing */
 	char failure[4096];
 	struct sim_counts {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
