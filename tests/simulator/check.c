@@ -95,7 +95,7 @@ static bool bytes_are_hurt(void)
 void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
 	PRINTF_LIKE(4, 5);
 
-/* A replica that has lost what it acknowledged, or what others call committed, or that cannot read its log: none
+/* A replica that lost what it acknowledged or what others call committed, or that cannot read its log: none
  * of it may be as long as disks keep what they took. */
 void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
 {

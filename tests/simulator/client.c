@@ -31,10 +31,9 @@ const uint32_t *sim_hot(unsigned *count)
 	if (!sim.plan.wide)
 		return few;
 	for (unsigned i = 0; i < WIDE; i++)
-		wide[i] = i < 24   ? i       /* the first page, */
-			  : i < 48 ? i + 28  /* its end and the next, */
-			  : i < 60 ? i + 4042 /* the end of a region and the next, */
-				   : i + 8940; /* and another */
+		wide[i] = i < 128   ? i	       /* two pages, */
+			  : i < 256 ? i + 3904 /* the last of a region and the first of the next, */
+				    : i - 256 + TRIM_FROM; /* and another */
 	*count = WIDE;
 	return wide;
 }
@@ -395,7 +394,7 @@ static void op_draw(struct driver *d)
 
 	if (simhost_now_us() < d->held_until)
 		kind = IO_READ;
-	if (sim.plan.tiny_log && sim_chance(0.08)) {
+	if (sim.plan.tiny_log && sim_chance(sim.plan.ballast ? sim.plan.ballast : 0.08)) {
 		offset = (BALLAST_BLOCK + BALLAST_BLOCKS * sim_rand(0, 3)) * BLOCK_SIZE;
 		op_begin(d, kind, base + offset, BALLAST_BLOCKS * BLOCK_SIZE, false);
 		return;

@@ -261,6 +261,11 @@ static enum vfault disk_fault(void *arg, const struct vio *io)
 {
 	struct sim_node *s = arg;
 
+	if (s->ends_in && io->kind == s->ends_at && !--s->ends_in) {
+		sim_trace("node %u ends: %s at a %s of %s", s->number, vfault_names[s->ends_how],
+			  vio_names[io->kind], io->path);
+		return s->ends_how;
+	}
 	if (simhost_now_us() > s->io_fault_until || strcmp(io->path, SIM_DATA) ||
 	    io->kind != VIO_READ || !sim_chance(0.3))
 		return VFAULT_NONE;
@@ -272,6 +277,14 @@ static void fault_eio(struct sim_node *s)
 {
 	sim_trace("node %u: reads of its capacity device fail", s->number);
 	s->io_fault_until = simhost_now_us() + sim_rand(10, 800) * SIM_MS;
+	vhost_set_fault(s->host, disk_fault, s);
+}
+
+void sim_end_at_io(struct sim_node *s, enum vio_kind kind, unsigned count, enum vfault how)
+{
+	s->ends_at = kind;
+	s->ends_how = how;
+	s->ends_in = count;
 	vhost_set_fault(s->host, disk_fault, s);
 }
 
@@ -525,6 +538,7 @@ void sim_heal(void)
 			continue;
 		fast_again(s);
 		vhost_set_fault(s->host, NULL, NULL);
+		s->ends_in = 0;
 		if (s->member && !s->broken && !s->proc && (s->down || !s->starts))
 			sim_node_start(s);
 	}

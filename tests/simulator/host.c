@@ -134,6 +134,16 @@ static void node_main(void *arg)
 	loop_run(n->loop);
 }
 
+/* And the clients in it. */
+static void gone(struct sim_node *s)
+{
+	s->proc = NULL;
+	s->node = NULL;
+	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++)
+		if (sim.client[i].node == s->number)
+			sim.client[i].driver = NULL;
+}
+
 static void supervise(void *arg);
 
 void sim_node_start(struct sim_node *s)
@@ -161,8 +171,7 @@ static void supervise(void *arg)
 
 	if (s->proc && !vproc_alive(s->proc)) {
 		s->exits++;
-		s->proc = NULL;
-		s->node = NULL;
+		gone(s);
 	}
 	if (!s->proc && !s->down && !s->broken)
 		sim_node_start(s);
@@ -173,15 +182,11 @@ void sim_node_kill(struct sim_node *s, bool power)
 {
 	sim_trace("node %u %s", s->number, power ? "loses power" : "is killed");
 	s->down = true;
-	s->node = NULL;
 	if (power)
 		vhost_power_cut(s->host);
 	else if (s->proc && vproc_alive(s->proc))
 		vproc_kill(s->proc);
-	s->proc = NULL;
-	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++)
-		if (sim.client[i].node == s->number)
-			sim.client[i].driver = NULL;
+	gone(s);
 }
 
 /* ---- Windows ---- */

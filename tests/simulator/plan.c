@@ -18,8 +18,8 @@ static double on(struct rng *r, double share, double low, double high)
 /* In the nodes themselves, where they notice a primary that does not know it is none. */
 static void steady_clients(struct sim_plan *p, struct rng *r)
 {
-	p->clients = 1;
-	p->gateways = 3;
+	p->clients = rng_chance(r, 0.5) ? 1 : 2;
+	p->gateways = SIM_CLIENTS_MAX - p->clients;
 	p->gap_us = rng_between(r, 4000, 24000);
 	p->depth = 48;
 	p->ops = (unsigned)(p->fault_us / p->gap_us);
@@ -195,6 +195,16 @@ void sim_plan_lag(struct sim_plan *p, uint64_t seed)
 	plan_shape(p, seed, SHAPE(LAG));
 }
 
+/* The same, while the log is filled and emptied all the time. */
+void sim_plan_full_log(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(LAG));
+	p->tiny_log = true;
+	p->ballast = 0.05;
+	p->gap_us = 3000 + seed % 3000;
+	p->ops = (unsigned)(p->fault_us / p->gap_us);
+}
+
 void sim_plan_reborn(struct sim_plan *p, uint64_t seed)
 {
 	plan_shape(p, seed, SHAPE(REBORN));
@@ -221,6 +231,12 @@ void sim_plan_stumble(struct sim_plan *p, uint64_t seed)
 	p->tiny_log = seed % 3 != 0;
 }
 
+void sim_plan_at_io(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(AT_IO));
+	p->tiny_log = seed % 3 != 0;
+}
+
 /* ---- By name ---- */
 
 static const struct {
@@ -231,6 +247,7 @@ static const struct {
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
+	NAMED(at_io),    NAMED(full_log),
 #undef NAMED
 };
 

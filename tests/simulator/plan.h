@@ -17,6 +17,7 @@ enum sim_shape {
 	SHAPE_DARK,    /* slow disks, then no power */
 	SHAPE_STALL,   /* a process stands still in the midst of a turn */
 	SHAPE_STUMBLE, /* processes that end again as soon as they are up */
+	SHAPE_AT_IO,   /* a process or a node that ends at some I/O */
 	SHAPES
 };
 #define SHAPE(x)  (1u << SHAPE_##x)
@@ -31,6 +32,7 @@ struct sim_plan {
 		leader_kill, client_kill, fence, stall;
 	double late, duplicate; /* chance of a packet to be late; of a request to come twice */
 	double pause_long, hidden;
+	double ballast; /* tiny_log: share of operations that are large; 0: some */
 	int64_t drift_ppm; /* clock rates differ by up to twice that */
 	bool drift, trims, partial, compression, dedup, confirm, tiny_log, tiny_data, exclusive,
 		resize, join;
@@ -56,8 +58,10 @@ sim_plan_fn sim_plan_dedup;
 /* One shape and little else. */
 sim_plan_fn sim_plan_cut_off;
 sim_plan_fn sim_plan_lag;
+sim_plan_fn sim_plan_full_log;
 sim_plan_fn sim_plan_reborn;
 sim_plan_fn sim_plan_return;
 sim_plan_fn sim_plan_dark;
 sim_plan_fn sim_plan_stall;
 sim_plan_fn sim_plan_stumble;
+sim_plan_fn sim_plan_at_io;

@@ -28,6 +28,7 @@ static uint64_t between_ms(uint64_t lo, uint64_t hi)
 struct act {
 	void (*fn)(struct act *a);
 	struct sim_node *from, *to;
+	struct sim_client *client;
 	uint64_t object, us;
 	unsigned classes;
 	bool power;
@@ -72,6 +73,11 @@ static void do_reset(struct act *a)
 	vnet_reset(a->from->host, a->to->host);
 }
 
+static void do_client_kill(struct act *a)
+{
+	sim_client_kill(a->client, sim_chance(0.5));
+}
+
 static void do_kill(struct act *a)
 {
 	if (!a->from->proc)
@@ -87,6 +93,22 @@ static void do_kill(struct act *a)
 static void kill_in(uint64_t in, struct sim_node *s, bool power, uint64_t back_us)
 {
 	act_in(in, (struct act){.fn = do_kill, .from = s, .power = power, .us = back_us});
+}
+
+static void do_end_at_io(struct act *a)
+{
+	static const enum vfault how[] = {VFAULT_KILL_BEFORE, VFAULT_KILL_AFTER, VFAULT_CUT_BEFORE,
+					  VFAULT_CUT_DURING, VFAULT_CUT_AFTER};
+
+	sim.counts.kills++;
+	sim_end_at_io(a->from, (enum vio_kind)a->classes, (unsigned)sim_rand(1, a->us),
+		      how[sim_rand(0, ARRAY_LEN(how) - 1)]);
+}
+
+/* At one of its next `upto` I/Os of the kind. Its supervisor starts it again. */
+static void end_at_io_in(uint64_t in, struct sim_node *s, enum vio_kind kind, unsigned upto)
+{
+	act_in(in, (struct act){.fn = do_end_at_io, .from = s, .classes = kind, .us = upto});
 }
 
 static const struct map_object *object_now(uint64_t id)
@@ -208,15 +230,21 @@ static void lag(const struct cast *x)
 {
 	struct sim_node *who = x->third ? x->third : x->heir;
 	uint64_t us = between_ms(50, 900);
+	bool all = sim_chance(0.5);
 
-	silence_in(0, x->primary, who, DATA, us);
-	if (sim_chance(0.7))
+	for (unsigned i = 1; i <= sim.plan.nodes; i++) /* all: what it writes, only it has */
+		if (&sim.node[i] == who || (all && &sim.node[i] != x->primary))
+			silence_in(0, x->primary, &sim.node[i], DATA, us);
+	if (sim_chance(all ? 0.2 : 0.7))
 		sim_disks_slow(who, between_ms(20, 900), false, us + between_ms(100, 1500));
 	takeover_in(between_ms(5, 300), x, x->heir, SIM_S);
+	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++) /* nobody asks again for what it wrote */
+		if (sim_chance(0.5))
+			act_in(us, (struct act){.fn = do_client_kill, .client = &sim.client[i]});
 	if (sim_chance(0.3)) /* with what only it has */
 		kill_in(between_ms(5, 400), x->primary, sim_chance(0.5), between_ms(1, 1500));
-	else if (sim_chance(0.5)) /* when it has given that up */
-		kill_in(between_ms(400, 3000), x->primary, sim_chance(0.5), between_ms(1, 300));
+	else if (sim_chance(0.7)) /* when it has given that up */
+		end_at_io_in(us + between_ms(100, 1500), x->primary, VIO_DB_COMMIT, 20);
 }
 
 static void reborn(const struct cast *x)
@@ -342,13 +370,28 @@ static void stumble(const struct cast *x)
 		sim.quiet_until = simhost_now_us() + at + between_ms(0, 500);
 }
 
+/* Ends at some I/O, and when it is up again at some other. */
+static void at_io(const struct cast *x)
+{
+	static const enum vio_kind kinds[] = {VIO_WRITE, VIO_FLUSH, VIO_DB_COMMIT};
+	struct sim_node *s = sim_chance(0.5) ? x->primary : x->heir;
+	uint64_t at = 0;
+
+	for (unsigned times = (unsigned)sim_rand(1, 4); times; times--) {
+		end_at_io_in(at, s, kinds[sim_rand(0, 2)], 60);
+		at += between_ms(50, 1000);
+	}
+	if (sim_chance(0.3))
+		takeover_in(between_ms(1, 1000), x, x->heir, SIM_S);
+}
+
 static void (*const shapes[SHAPES])(const struct cast *x) = {
 	[SHAPE_CUT_OFF] = cut_off,  [SHAPE_LAG] = lag,   [SHAPE_REBORN] = reborn,
 	[SHAPE_RETURN] = come_back, [SHAPE_DARK] = dark, [SHAPE_STALL] = stall,
-	[SHAPE_STUMBLE] = stumble,
+	[SHAPE_STUMBLE] = stumble,  [SHAPE_AT_IO] = at_io,
 };
 static const char *const names[SHAPES] = {"cut off", "lag", "reborn", "return", "dark", "stall",
-				      "stumble"};
+				      "stumble", "at an I/O"};
 
 /* ---- When ---- */
 

@@ -30,7 +30,7 @@
 #define SIM_US      1u
 #define SIM_MS      1000u
 #define SIM_S       1000000u
-#define SIM_HOT_MAX 64u
+#define SIM_HOT_MAX 260u
 /* Longer than any silence or pause: nothing of before is under way any more. */
 #define SIM_UNDER_WAY_US (5 * SIM_S)
 
@@ -52,7 +52,10 @@ struct sim_node {
 	struct birth_peer peers[NODES_MAX];
 	unsigned peer_count;
 	bool formatted;
-	uint64_t io_fault_until;
+	uint64_t io_fault_until; /* reads fail */
+	unsigned ends_in;        /* at so many more I/Os of this kind it ends, like this; 0: it does not */
+	enum vio_kind ends_at;
+	enum vfault ends_how;
 	uint64_t map_version; /* newest seen, of this process */
 	uint64_t raft_term, raft_applied;
 };
@@ -147,6 +150,8 @@ void sim_broken_decide(void);
 void sim_silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us);
 void sim_restart_in(struct sim_node *s, uint64_t us);
 void sim_disks_slow(struct sim_node *s, uint64_t max_us, bool reads, uint64_t us);
+/* It is killed, or its power goes, at its `count`-th I/O of the kind from now. */
+void sim_end_at_io(struct sim_node *s, enum vio_kind kind, unsigned count, enum vfault how);
 
 /* shapes.c */
 void sim_shapes_begin(void);
