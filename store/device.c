@@ -237,7 +237,12 @@ static int open_fd(struct device *d, const struct stat *st, bool read_only)
 			 "path=%s", d->path);
 	}
 	d->fd = open(d->path, flags);
-	return d->fd < 0 ? -errno : 0;
+	if (d->fd < 0)
+		return -errno;
+	/* After a flush that failed the page cache may hold what the device does not: recovery is to see the
+	 * device. */
+	(void)posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED);
+	return 0;
 }
 
 int device_open(struct device *d, const char *path, bool buffered, bool read_only)

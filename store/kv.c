@@ -270,6 +270,14 @@ static int kv_present(const char *dir)
 	return -ERR_DEVICE;
 }
 
+static int lost_if_damaged(int rc, const char *dir)
+{
+	if (rc != -ERR_CORRUPT)
+		return rc;
+	log_error("kv", "the map database is damaged; it counts as lost", "dir=%s", dir);
+	return -ERR_MAP_LOST;
+}
+
 int kv_open(const char *dir, bool read_only, struct kv **out)
 {
 	struct kv *kv;
@@ -288,11 +296,47 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 		if (rc == -ERR_CORRUPT && !looks)
 			rc = 0;
 	}
-	if (rc == -ERR_CORRUPT) {
-		log_error("kv", "the map database is damaged; it counts as lost", "dir=%s", dir);
-		rc = -ERR_MAP_LOST;
+	return lost_if_damaged(rc, dir);
+}
+
+/* Every row of every table. */
+static int read_all(struct kv *kv)
+{
+	const void *key, *value;
+	size_t key_len, len;
+	int rc = 0;
+
+	for (unsigned i = 0; i < KV_CFS && !rc; i++) {
+		struct kv_iter *it = kv_iter_range(kv, (enum kv_cf)i, NULL, 0, NULL, 0);
+
+		while (kv_iter_next(it, &key, &key_len, &value, &len))
+			;
+		rc = kv_iter_close(it);
 	}
 	return rc;
+}
+
+int kv_check(const char *dir)
+{
+	int rc = kv_present(dir);
+
+	for (unsigned looks = 0; !rc && looks < 2; looks++) {
+		struct kv *kv = kv_alloc(dir, false); /* as for writing: past the page cache */
+
+		/* Else the iterator leaps over old versions of a row, and a compaction would not. */
+		for (unsigned i = 0; i < KV_CFS; i++)
+			rocksdb_options_set_max_sequential_skip_in_iterations(kv->cf_options[i],
+									      UINT64_MAX);
+		rc = kv_open_db(kv, dir, false, true);
+		if (!rc)
+			rc = read_all(kv);
+		kv_close(kv);
+		if (!rc)
+			return 0;
+		if (rc == -ERR_CORRUPT && !looks)
+			rc = 0;
+	}
+	return lost_if_damaged(rc, dir);
 }
 
 void kv_close(struct kv *kv)

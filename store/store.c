@@ -459,7 +459,8 @@ void store_stats(struct store *s, struct store_stats *out)
 	memset(out, 0, sizeof(*out));
 	tier_stats(s->tier, out);
 	out->granted_bytes = atomic_load(&s->granted);
-	out->failed = store_failed(s);
+	if (!out->failed) /* the tier knows better what with */
+		out->failed = store_failed(s);
 	for (unsigned i = 0; i < s->device_count; i++) {
 		out->raw_bytes += s->devices[i].sb.size;
 		out->log_bytes += s->devices[i].sb.log_len;

@@ -247,8 +247,18 @@ const struct superblock *store_superblock(const struct store *s)
 	return &s->devices[0].sb;
 }
 
+static unsigned capacity_left(const struct store *s)
+{
+	unsigned left = 0;
+
+	for (unsigned i = 0; i < s->capacity_count; i++)
+		left += !device_failed(&s->devices[i]);
+	return left;
+}
+
 /* The table of members, into all superblocks; devices that failed are marked in it. The caller has
- * the mutex, or is alone. A device that fails here is marked in the next round. */
+ * the mutex, or is alone. A device that fails here is marked in the next round. The last one is never
+ * given up: with it goes the group, which may yet come back whole when the device does. */
 int group_save_members(struct store *s)
 {
 	bool again = true;
@@ -257,6 +267,8 @@ int group_save_members(struct store *s)
 		unsigned good = 0;
 
 		again = false;
+		if (!capacity_left(s))
+			return -ERR_DEVICE;
 		for (unsigned i = 0; i < s->device_count; i++) {
 			/* One that merely is not there may come back. One with a part of the log is
 			 * given up with
@@ -286,12 +298,9 @@ int group_save_members(struct store *s)
 static void on_lost(void *arg)
 {
 	struct store *s = arg;
-	unsigned left = 0;
 	int rc;
 
-	for (unsigned i = 0; i < s->capacity_count; i++)
-		left += !device_failed(&s->devices[i]);
-	if (!left) {
+	if (!capacity_left(s)) {
 		store_fail(s, -ERR_DEVICE, "no capacity device is left");
 		return;
 	}
@@ -327,6 +336,7 @@ void group_tier_config(struct store *s, const struct store_config *cfg, struct t
 		.page_cache_bytes = cfg->page_cache_bytes,
 		.block_cache_bytes = cfg->block_cache_bytes,
 		.dedup_hint_bytes = cfg->dedup_hint_bytes,
+		.check_map = cfg->check_map,
 	};
 }
 

@@ -195,6 +195,8 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 	int rc = segments_open(&t->seg, cfg->capacity, cfg->capacity_count, &cfg->group,
 			       cfg->group_incarnation);
 
+	if (!rc && cfg->check_map)
+		rc = kv_check(cfg->metadata_dir);
 	if (!rc)
 		rc = kv_open(cfg->metadata_dir, cfg->read_only, &t->kv);
 	if (!rc)

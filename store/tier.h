@@ -28,6 +28,7 @@ struct tier_config {
 	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
 	bool read_only; /* to be verified, never started */
+	bool check_map; /* all of the database is read first (kv_check) */
 	/* Blocks that were marked damaged, on the object's shard; may be NULL. */
 	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
 	void *damaged_arg;

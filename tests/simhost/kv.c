@@ -45,6 +45,7 @@ struct vdb {
 	struct kv *open;         /* for writing */
 	struct kv_batch *flying; /* the commit that is under way */
 	bool flying_sync, failed;
+	bool damaged; /* a table is, where only writing and kv_check come by */
 };
 
 struct kv {
@@ -323,6 +324,14 @@ void vdb_remove(struct vhost *h, const char *dir)
 	db_free(db);
 }
 
+void vdb_damage(struct vhost *h, const char *dir, bool on)
+{
+	struct vdb *db = db_find(h, dir);
+
+	if (db)
+		db->damaged = on;
+}
+
 void db_drop(struct vhost *h)
 {
 	while (!list_empty(&h->dbs))
@@ -450,8 +459,27 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 	if (!read_only) {
 		db->open = *out;
 		db->failed = false;
+		/* What it finds in its write-ahead log it writes into a table, synced, before anybody sees it. */
+		db_synced(db);
 	}
 	return 0;
+}
+
+int kv_check(const char *dir)
+{
+	struct vdb *db;
+
+	for (unsigned looks = 0;; looks++) {
+		int rc = db_io(VIO_DB_READ, dir);
+
+		if (rc && (rc != -ERR_CORRUPT || looks))
+			return rc == -ERR_CORRUPT ? -ERR_MAP_LOST : rc;
+		if (!rc)
+			break;
+	}
+	db = db_find(vproc_current()->host, dir);
+	CHECK(!db || !db->open);
+	return !db || db->damaged ? -ERR_MAP_LOST : 0;
 }
 
 void kv_close(struct kv *kv)
@@ -640,6 +668,10 @@ int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 	enum vfault f;
 
 	CHECK(db->open == kv && !db->flying);
+	if (db->damaged) {
+		db->failed = true;
+		return -ERR_CORRUPT;
+	}
 	if (db->failed)
 		return -ERR_DEVICE;
 	f = vio_start(&io);

@@ -80,6 +80,8 @@ void vfile_peek(struct vhost *h, const char *path, uint64_t off, void *out, size
 void vfile_poke(struct vhost *h, const char *path, uint64_t off, const void *p, size_t n);
 /* The database in this directory is gone, if there was one. */
 void vdb_remove(struct vhost *h, const char *dir);
+/* A table of it is damaged where a compaction comes by: commits fail, and kv_check meets it. */
+void vdb_damage(struct vhost *h, const char *dir, bool on);
 /* What a host's disks and databases hold, apart from any run: a base that many runs start from. All of
  * it counts as durable. No process may live on the host. */
 struct vimage *vhost_save(const struct vhost *h);

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A damaged table of the map that opening it does not notice: kv_check does, and only damage that stays. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "node/base/bytes.h"
+#include "store/kv.h"
+#include "tests/lib/test.h"
+
+#define ROWS 2000u
+
+static void make(const char *dir)
+{
+	struct kv_batch *b = kv_batch_create();
+	uint8_t key[8], value[200];
+	struct kv *kv;
+
+	EXPECT_EQ(mkdir(dir, 0700), 0);
+	EXPECT_OK(kv_format(dir));
+	EXPECT_OK(kv_open(dir, false, &kv));
+	for (uint64_t i = 0; i < ROWS; i++) {
+		put_be64(key, i);
+		memset(value, (int)(i & 0xff), sizeof(value));
+		kv_batch_put(kv, b, KV_MAP, key, sizeof(key), value, sizeof(value));
+	}
+	EXPECT_OK(kv_commit(kv, b, true));
+	kv_batch_destroy(b);
+	kv_close(kv);
+	EXPECT_OK(kv_open(dir, false, &kv)); /* makes a table of what was in the write-ahead log */
+	kv_close(kv);
+}
+
+/* The largest table. */
+static char *table(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	char *best = NULL;
+	off_t size = 0;
+
+	EXPECT(d != NULL);
+	while ((e = readdir(d))) {
+		char *path = xasprintf("%s/%s", dir, e->d_name);
+		struct stat st;
+
+		if (strstr(e->d_name, ".sst") && !stat(path, &st) && st.st_size > size) {
+			size = st.st_size;
+			free(best);
+			best = path;
+		} else {
+			free(path);
+		}
+	}
+	closedir(d);
+	EXPECT(best != NULL && size > (off_t)(ROWS * 100));
+	return best;
+}
+
+static void flip(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t c;
+
+	EXPECT(fd >= 0 && pread(fd, &c, 1, 100000) == 1);
+	c ^= 0x10;
+	EXPECT(pwrite(fd, &c, 1, 100000) == 1);
+	close(fd);
+}
+
+TEST(kv_check, damage_that_opening_does_not_meet)
+{
+	char *dir = xasprintf("%s/db", test_dir()), *path;
+	struct kv *kv;
+
+	make(dir);
+	EXPECT_OK(kv_check(dir));
+	path = table(dir);
+	flip(path);
+	EXPECT_OK(kv_open(dir, false, &kv)); /* which is why there is kv_check */
+	kv_close(kv);
+	EXPECT_EQ(kv_check(dir), -ERR_MAP_LOST);
+	flip(path); /* it reads right again: nothing was lost, and nothing was changed */
+	EXPECT_OK(kv_check(dir));
+	EXPECT_EQ(unlink(path), 0);
+	EXPECT_EQ(kv_check(dir), -ERR_MAP_LOST);
+	free(path);
+	free(dir);
+}
+
+TEST(kv_check, a_directory_without_a_database)
+{
+	char *dir = xasprintf("%s/empty", test_dir());
+
+	EXPECT_EQ(mkdir(dir, 0700), 0);
+	EXPECT_EQ(kv_check(dir), -ERR_MAP_LOST);
+	EXPECT_EQ(rmdir(dir), 0);
+	EXPECT_EQ(kv_check(dir), -ERR_DEVICE); /* its file system may not be mounted */
+	free(dir);
+}
