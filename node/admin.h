@@ -55,6 +55,13 @@ struct admin_group {
 	char why[224];	/* a sentence when failed or not open */
 	bool busy;	/* a device is being replaced, or it is being opened */
 	int lost;	/* -ERR_LOG_LOST, -ERR_MAP_LOST: closed, because it may not begin anew yet */
+	bool reopening; /* it failed at work and is opened again by itself, in reopens_in_s */
+	bool reopen_failed; /* and has been tried in vain */
+	bool map_damaged;   /* it serves all the same, for what is in sync nowhere else */
+	bool gave_up;	/* that failed too often: it stays closed until somebody sees to it */
+	uint32_t reopens_in_s;
+	const struct store_device *was; /* closed: its devices when it was; valid for this turn */
+	unsigned was_count;
 	const struct diskgroup_set *set; /* devices; valid for this turn */
 	struct store_stats stats;	 /* when open */
 	struct store *store;		 /* when open; its numbers, in this turn */

@@ -373,6 +373,10 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->open = json_bool(f, "open", false);
 	out->failed = json_str(f, "failed") && !json_bool(f, "missing", false) ? -ERR_DEVICE : 0;
 	out->log_lost = json_str(f, "lost") && !strcmp(json_str(f, "lost"), "LOG_LOST");
+	out->reopening = json_bool(f, "reopening", false);
+	out->reopen_failed = json_bool(f, "reopen_failed", false);
+	out->gave_up = json_bool(f, "gave_up", false);
+	out->map_damaged = json_bool(f, "map_damaged", false);
 	out->lost_bytes = json_u64(stats, "lost_live_bytes", 0);
 	out->used_bytes = json_u64(stats, "data_used_bytes", 0) + json_u64(stats, "log_unreduced_bytes", 0) +
 			  json_u64(stats, "granted_bytes", 0);

@@ -245,8 +245,16 @@ static struct json *open_device_to_json(const struct store_device *d, const stru
 	return j;
 }
 
+static bool was_failing(const struct admin_group *g, const struct uuid *device)
+{
+	for (unsigned i = 0; i < g->was_count; i++)
+		if (uuid_equal(&g->was[i].uuid, device))
+			return g->was[i].failed != 0;
+	return false;
+}
+
 /* Of an open group the devices as the store has them, with where missing ones were; else as they were
- * found. */
+ * found, and as they were when it was closed. */
 static struct json *devices_to_json(const struct admin_group *g)
 {
 	const struct diskgroup_set *set = g->set;
@@ -262,12 +270,36 @@ static struct json *devices_to_json(const struct admin_group *g)
 		json_add(list, j);
 	}
 	for (unsigned i = 0; set && !g->device_count && i < set->device_count; i++)
-		json_add(list, device_to_json(&set->device[i], set->role[i], set->devices[i], "closed"));
+		json_add(list, device_to_json(&set->device[i], set->role[i], set->devices[i],
+					      was_failing(g, &set->device[i]) ? "failed" : "closed"));
 	for (unsigned i = 0; set && !g->device_count && i < set->missing_count; i++)
 		json_add(list, device_to_json(&set->missing[i].uuid, set->missing[i].role,
 					      set->missing[i].path,
 					      set->missing[i].failed ? "failed" : "missing"));
 	return list;
+}
+
+/* Why it does not serve, and what becomes of it by itself. */
+static void put_why(struct json *j, const struct admin_group *g, int failed)
+{
+	const char *why = g->why[0] ? g->why : failed ? err_text(failed) : NULL;
+	char text[400];
+
+	if (!why) {
+		json_put_str(j, "why", NULL);
+		return;
+	}
+	snprintf(text, sizeof(text), "%s", why);
+	if (g->reopening && g->reopens_in_s)
+		snprintf(text, sizeof(text), "%s; it is opened again in %u s", why, g->reopens_in_s);
+	else if (g->reopening)
+		snprintf(text, sizeof(text), "%s; it is being closed and opened again", why);
+	else if (g->gave_up)
+		snprintf(text, sizeof(text),
+			 "%s; after too many tries it stays closed: see to it, then repeat its "
+			 "`ashlar diskgroup add`, or restart ashlard",
+			 why);
+	json_put_str(j, "why", text);
 }
 
 static struct json *group_to_json(const struct admin_group *g)
@@ -284,8 +316,12 @@ static struct json *group_to_json(const struct admin_group *g)
 	json_put_bool(j, "missing",
 		      failed == -ENOENT || failed == -ENODATA || failed == -ENXIO ||
 			      failed == -ERR_NOT_FOUND);
-	json_put_str(j, "why", g->why[0] ? g->why : failed ? err_text(failed) : NULL);
+	put_why(j, g, failed);
 	json_put_bool(j, "busy", g->busy);
+	json_put_bool(j, "reopening", g->reopening);
+	json_put_bool(j, "reopen_failed", g->reopen_failed);
+	json_put_bool(j, "gave_up", g->gave_up);
+	json_put_bool(j, "map_damaged", g->map_damaged);
 	json_put_str(j, "lost", g->lost ? err_name(g->lost) : NULL);
 	json_put(j, "devices", devices_to_json(g));
 	json_put_str(j, "metadata_dir", g->set ? g->set->metadata_dir : NULL);

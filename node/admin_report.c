@@ -24,8 +24,8 @@ static void reported(struct wait *w, int rc)
 	r->busy = false; /* refused or lost: the next look tells again */
 }
 
-/* A device that failed at work is gone; a group that could not be opened may yet be, after somebody
- * put a device back: that is waited for like for a node that is away. */
+/* A group that failed at work and stays closed is gone, at once. One that is opened again by itself, or could
+ * not be opened and may yet be after somebody put a device back, is waited for like a node that is away. */
 static bool has_failed(struct report *r, const struct admin_group *g, uint64_t now,
 		       uint64_t delay_us)
 {
@@ -42,7 +42,7 @@ static bool has_failed(struct report *r, const struct admin_group *g, uint64_t n
 	}
 	if (slot->group != g->group)
 		*slot = (struct bad){g->group, now};
-	return g->open || now - slot->since_us >= delay_us;
+	return g->gave_up || (g->open && !g->reopening) || now - slot->since_us >= delay_us;
 }
 
 static void tell(struct admin *a, const struct map_group *known, uint8_t state, uint8_t steps)

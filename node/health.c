@@ -611,6 +611,17 @@ static uint16_t most_endangering_node(const struct ctx *c)
 	return worst;
 }
 
+static const char *group_cause(const struct ctx *c)
+{
+	static const char *const codes[] = {"DISK_FAILED", "CACHE_DEVICE_LOST", "GROUP_STAYS_CLOSED",
+					    "GROUP_REOPENING", "DISK_MISSING"};
+
+	for (unsigned i = 0; i < ARRAY_LEN(codes); i++)
+		if (listed(c, codes[i]))
+			return codes[i];
+	return "";
+}
+
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
 		      uint64_t count, const char *what, bool by_node, bool by_group)
 {
@@ -633,11 +644,7 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	else if (by_node && node_down_listed(c))
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
-		SAY(i->caused_by, "%s",
-		    listed(c, "DISK_FAILED")	     ? "DISK_FAILED"
-		    : listed(c, "CACHE_DEVICE_LOST") ? "CACHE_DEVICE_LOST"
-		    : listed(c, "DISK_MISSING")	     ? "DISK_MISSING"
-						     : "");
+		SAY(i->caused_by, "%s", group_cause(c));
 	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)

@@ -8,7 +8,7 @@
 enum health_severity { HEALTH_OK, HEALTH_INFO, HEALTH_WARNING, HEALTH_ERROR };
 const char *health_severity_name(enum health_severity s); /* "ok", "info", "warning", "error" */
 
-#define HEALTH_ITEMS_MAX 32u
+#define HEALTH_ITEMS_MAX 40u
 #define HEALTH_AFFECTED_MAX 8u
 
 struct health_node {
@@ -34,6 +34,9 @@ struct health_group {
 	bool open;
 	int failed;
 	bool log_lost;	     /* closed: its write log is lost */
+	/* It failed at work: it is opened again by itself; that was tried in vain; no more. */
+	bool reopening, reopen_failed, gave_up;
+	bool map_damaged; /* it serves all the same, for what is in sync nowhere else */
 	uint64_t lost_bytes; /* what stood on devices that are lost */
 	uint64_t bad_blocks, bad_last_s; /* met since it was opened; when last, s since 1970 */
 	char bad_device[160];		 /* the one with the most */

@@ -21,6 +21,23 @@ static void say_replace(struct health_item *i, const struct health_device *d)
 	SAY(i->command, "ashlar diskgroup replace %u --old %.110s --new DEVICE", d->group, d->path);
 }
 
+/* Of a group whose opening is still to come the device may be all right. */
+static bool cache_lost(const struct ctx *c, const struct health_device *d)
+{
+	const struct health_group *g = find_group(c->in, d->group);
+
+	return d->cache && d->state != HEALTH_DEVICE_OK &&
+	       !(g && g->known && g->reopening && !g->reopen_failed);
+}
+
+static bool group_lost_cache(const struct ctx *c, uint16_t group)
+{
+	for (unsigned k = 0; k < c->in->device_count; k++)
+		if (c->in->devices[k].group == group && cache_lost(c, &c->in->devices[k]))
+			return true;
+	return false;
+}
+
 /* A group without its write log serves nothing until it has a new one. */
 static void check_caches(struct ctx *c)
 {
@@ -30,7 +47,7 @@ static void check_caches(struct ctx *c)
 	for (unsigned k = 0; k < c->in->device_count; k++) {
 		const struct health_device *d = &c->in->devices[k];
 
-		if (!d->cache || d->state == HEALTH_DEVICE_OK)
+		if (!cache_lost(c, d))
 			continue;
 		first = first ? first : d;
 		affect_device(c, i, d);
@@ -45,6 +62,60 @@ static void check_caches(struct ctx *c)
 	say_replace(i, first);
 }
 
+/* Groups that failed at work: opened again by themselves, or no more. */
+static void check_reopening(struct ctx *c, bool gave_up)
+{
+	struct health_item *i = add_item(c, gave_up ? "GROUP_STAYS_CLOSED" : "GROUP_REOPENING",
+					 gave_up ? HEALTH_ERROR : HEALTH_WARNING);
+	unsigned group = 0;
+
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+
+		if (!g->known || !(gave_up ? g->gave_up : g->reopening) || group_lost_cache(c, g->id))
+			continue;
+		group = group ? group : g->id;
+		affect(i, "group %u on %.40s", g->id, group_node(c, g->id));
+	}
+	if (!keep_item(c, i))
+		return;
+	if (!gave_up) {
+		SAY(i->summary, "%u disk group%s failed and %s opened again by %s", i->count,
+		    i->count == 1 ? "" : "s", i->count == 1 ? "is" : "are",
+		    i->count == 1 ? "itself" : "themselves");
+		SAY(i->risk, "its copies are missing until then, and are fetched from their peers if its log "
+			     "or map is lost");
+		SAY(i->command, "ashlar diskgroup show %u   # why, and when", group);
+		return;
+	}
+	SAY(i->summary, "%u disk group%s failed again and again: %s closed", i->count,
+	    i->count == 1 ? "" : "s", i->count == 1 ? "it stays" : "they stay");
+	SAY(i->risk, "the copies there are rebuilt elsewhere; objects with one copy left are in "
+		     "DATA_SINGLE_COPY");
+	SAY(i->command, "ashlar diskgroup show %u   # why; see to it, then restart ashlard on %.40s", group,
+	    group_node(c, (uint16_t)group));
+}
+
+/* Groups that would begin anew, were they not needed as they are. */
+static void check_maps(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "MAP_DAMAGED", HEALTH_ERROR);
+
+	for (unsigned k = 0; k < c->in->group_count; k++)
+		if (c->in->groups[k].known && c->in->groups[k].map_damaged)
+			affect(i, "group %u on %.40s", c->in->groups[k].id,
+			       group_node(c, c->in->groups[k].id));
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u disk group%s a damaged map and the only in-sync copy of something: %s", i->count,
+	    i->count == 1 ? " has" : "s have",
+	    i->count == 1 ? "it serves what it can" : "they serve what they can");
+	SAY(i->risk, "blocks that the damaged tables named read as errors; no other replica is in sync "
+		     "to have them");
+	SAY(i->command, "bring the other replicas back: ashlar node list   # it begins anew once they are in "
+			"sync");
+}
+
 static void check_failed_disks(struct ctx *c)
 {
 	struct health_item *failed = add_item(c, "DISK_FAILED", HEALTH_ERROR);
@@ -55,12 +126,10 @@ static void check_failed_disks(struct ctx *c)
 	for (struct hnode *h = hmap_walk(&c->in->map->groups, NULL); h;
 	     h = hmap_walk(&c->in->map->groups, h)) {
 		const struct map_group *g = container_of(h, struct map_group, by_id);
-		bool cache = false;
+		const struct health_group *f = find_group(c->in, g->id);
 
-		for (unsigned k = 0; k < c->in->device_count; k++)
-			cache |= c->in->devices[k].group == g->id && c->in->devices[k].cache &&
-				 c->in->devices[k].state != HEALTH_DEVICE_OK;
-		if (g->state == GROUP_REMOVED || cache || !group_failed(c->in, g))
+		if (g->state == GROUP_REMOVED || !group_failed(c->in, g) || group_lost_cache(c, g->id) ||
+		    (f && f->known && (f->reopening || f->gave_up)))
 			continue;
 		group = group ? group : g->id;
 		affect(failed, "group %u on %.40s", g->id, node_name(c->in, g->node));
@@ -207,6 +276,9 @@ static void check_slow_disks(struct ctx *c)
 void health_check_disks(struct ctx *c)
 {
 	check_caches(c);
+	check_reopening(c, false);
+	check_reopening(c, true);
+	check_maps(c);
 	check_failed_disks(c);
 	check_missing_disks(c);
 	check_slow_disks(c);

@@ -96,7 +96,8 @@ struct node {
 void node_hello(const struct node *n, uint8_t kind, uint16_t stream, uint16_t streams,
 		struct wire_hello *out);
 _Noreturn void node_exit(struct node *n, const char *why); /* fail-stop, no clean-up */
-void node_group_failed(struct node *n, uint16_t group, int code);
+void node_event(struct node *n, uint8_t severity, const char *code, const char *text); /* events.c */
+void node_group_failed(struct node *n, uint16_t group, int code); /* node_reopen.c: what is done about it */
 /* The delta of applied changes, to every shard (takes bytes), and what follows from it here. */
 void node_delta(void *node, uint8_t *bytes, size_t len);
 extern const struct admin_node_ops node_admin_ops;
@@ -119,12 +120,13 @@ void node_start_delta(struct node *n);	    /* state was applied, before the shar
 void node_groups_find(struct node *n); /* blocking, before control starts: exclusive open, scan */
 uint32_t
 node_groups_incarnation(const struct node *n); /* highest node incarnation a superblock names */
-int node_groups_set_incarnation(struct node *n) MUST_USE;
+void node_groups_set_incarnation(struct node *n); /* into the superblocks of those that are open */
 void node_groups_start(struct node *n); /* the shards run */
 bool node_groups_opening(const struct node *n); /* some that were found at start do not serve yet */
 int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w);
 unsigned node_groups(void *node, struct admin_group *out, unsigned max);
 struct store *node_group_store(struct node *n, uint16_t group); /* NULL while not open */
+void node_group_used(struct node *n, uint16_t group, int by); /* a worker has the store, +1, or not, −1 */
 /* node_group_ops.c */
 int node_group_flush(void *node, uint16_t group, bool reduce, struct wait *w);
 int node_group_verify(void *node, uint16_t group, struct store_verify *out, struct wait *w);

@@ -71,6 +71,8 @@ int node_group_flush(void *node, uint16_t group, bool reduce, struct wait *w)
 struct group_verify {
 	struct work work;
 	struct wait done, *owner;
+	struct node *node;
+	uint16_t group;
 	struct store *store;
 	struct store_verify *out;
 };
@@ -87,6 +89,7 @@ static void on_verified(struct wait *w, int rc)
 	struct group_verify *v = container_of(w, struct group_verify, done);
 	struct wait *owner = v->owner;
 
+	node_group_used(v->node, v->group, -1);
 	free(v);
 	wait_resume(owner, rc);
 }
@@ -103,7 +106,10 @@ int node_group_verify(void *node, uint16_t group, struct store_verify *out, stru
 	*v = (struct group_verify){.work.run = verify_blocking,
 				   .done.resume = on_verified,
 				   .owner = w,
+				   .node = n,
+				   .group = group,
 				   .store = s,
 				   .out = out};
+	node_group_used(n, group, 1);
 	return worker_submit(n->workers, n->loop, &v->work, &v->done);
 }

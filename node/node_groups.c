@@ -17,7 +17,7 @@ static struct node_group *group_find(struct node *n, const struct uuid *uuid)
 {
 	struct node_group *g;
 
-	list_for_each(g, &n->groups, link) if (uuid_equal(&g->set.uuid, uuid)) return g;
+	list_for_each(g, &n->groups, link) if (uuid_equal(&g->uuid, uuid)) return g;
 	return NULL;
 }
 
@@ -25,7 +25,7 @@ struct node_group *node_group_by_number(struct node *n, uint16_t number)
 {
 	struct node_group *g;
 
-	list_for_each(g, &n->groups, link) if (g->set.number == number) return g;
+	list_for_each(g, &n->groups, link) if (g->number == number) return g;
 	return NULL;
 }
 
@@ -34,6 +34,8 @@ static struct node_group *group_add(struct node *n, const struct diskgroup_set *
 	struct node_group *g = xcalloc(1, sizeof(*g));
 
 	diskgroup_set_copy(&g->set, set);
+	g->number = set->number;
+	g->uuid = set->uuid;
 	list_push_back(&n->groups, &g->link);
 	return g;
 }
@@ -93,6 +95,8 @@ static int open_blocking(const struct node *n, struct node_group *g)
 	if (g->set.missing_count && !can_do_without(&g->set))
 		return -ERR_NOT_FOUND;
 	node_store_config(n, &g->set, &cfg);
+	cfg.check_map = g->check_map && !g->as_is;
+	cfg.as_is = g->as_is;
 	rc = store_open(&cfg, &g->store);
 	if (rc != -ERR_LOG_LOST && rc != -ERR_MAP_LOST)
 		return rc;
@@ -101,12 +105,15 @@ static int open_blocking(const struct node *n, struct node_group *g)
 		return rc;
 	log_error("group",
 		  "the group lost its log or map and begins anew; its replicas will be filled by their peers",
-		  "group=%u lost=%s", g->set.number, err_name(rc));
+		  "group=%u lost=%s", g->number, err_name(rc));
 	g->kept = rc == -ERR_LOG_LOST;
+	cfg.as_is = false;
 	rc = store_reset(&cfg, g->set.incarnation + 1, g->kept);
 	if (rc)
 		return rc;
+	g->set.incarnation++;
 	g->lost = 0;
+	g->anew = true;
 	return store_open(&cfg, &g->store);
 }
 
@@ -128,7 +135,7 @@ static void group_note_failure(struct node *n, struct node_group *g, int rc)
 				  : "a disk group lacks a device; the node serves without it. Bring the "
 				    "device back and restart ashlard, or put another in its place: `ashlar "
 				    "diskgroup replace`",
-			  "group=%u device=%s reason=\"%s\" cache=%s given_up=%d", g->set.number, g->set.lost,
+			  "group=%u device=%s reason=\"%s\" cache=%s given_up=%d", g->number, g->set.lost,
 			  g->set.why_lost, cache ? cache : "there", failed_earlier);
 		return;
 	}
@@ -137,14 +144,14 @@ static void group_note_failure(struct node *n, struct node_group *g, int rc)
 			 "%s; it begins anew once nothing has its only in-sync copy here (or: ashlar "
 			 "diskgroup replace, with --accept-loss)",
 			 rc == -ERR_LOG_LOST ? "its write log is lost" : "its map is lost");
-		log_error("group", g->why, "group=%u", g->set.number);
+		log_error("group", g->why, "group=%u", g->number);
 		return;
 	}
 	snprintf(g->why, sizeof(g->why), "could not be opened: %s", err_text(rc));
 	log_error("group",
 		  "a disk group could not be opened; the node serves without it. `ashlard inspect "
 		  "PATH` shows what its devices hold",
-		  "group=%u device=%s metadata_dir=%s error=%s reason=\"%s\"", g->set.number,
+		  "group=%u device=%s metadata_dir=%s error=%s reason=\"%s\"", g->number,
 		  g->set.device_count ? g->set.devices[0] : "none", g->set.metadata_dir,
 		  err_name(rc), err_text(rc));
 }
@@ -198,7 +205,8 @@ uint32_t node_groups_incarnation(const struct node *n)
 	return highest;
 }
 
-int node_groups_set_incarnation(struct node *n)
+/* A group that cannot take it is as one that did not open: it takes it when it does. */
+void node_groups_set_incarnation(struct node *n)
 {
 	struct node_group *g;
 
@@ -207,10 +215,12 @@ int node_groups_set_incarnation(struct node *n)
 		int rc = g->store ? store_set_node_incarnation(g->store, n->identity.incarnation)
 				  : 0;
 
-		if (rc < 0)
-			return rc;
+		if (rc == 0)
+			continue;
+		store_close(g->store);
+		g->store = NULL;
+		group_note_failure(n, g, rc);
 	}
-	return 0;
 }
 
 /* ---- Starting, and opening at run time ---- */
@@ -226,6 +236,7 @@ struct group_job {
 
 int node_group_open_blocking(struct node *n, struct node_group *g, struct loop **loops)
 {
+	struct store_identity id;
 	int rc;
 
 	if (!g->store) {
@@ -239,6 +250,8 @@ int node_group_open_blocking(struct node *n, struct node_group *g, struct loop *
 			return rc;
 		}
 	}
+	store_identity(g->store, &id);
+	g->set.incarnation = MAX(g->set.incarnation, id.group_incarnation);
 	return store_start(g->store, loops, n->shard_count);
 }
 
@@ -257,8 +270,19 @@ static int group_job_run(struct work *w)
 void node_group_opened(struct node *n, struct node_group *g, int rc)
 {
 	g->busy = false;
+	g->may_reset = false;
+	if (rc < 0 && g->as_is) {
+		g->tried_as_is = rc == g->lost;
+		g->as_is = false;
+	}
+	if (g->set.number)
+		g->number = g->set.number;
 	if (rc < 0) {
+		if (rc != g->lost)
+			g->lost = 0;
 		group_note_failure(n, g, rc);
+		if (node_group_reopening(g))
+			node_group_reopen_failed(n, g, rc);
 		node_groups_again(n);
 		return;
 	}
@@ -266,8 +290,11 @@ void node_group_opened(struct node *n, struct node_group *g, int rc)
 	g->why[0] = 0;
 	g->waiting_us = 0;
 	g->started = true;
-	g->may_reset = false;
-	log_info("group", "open", "group=%u devices=%u missing=%u", g->set.number, g->set.device_count,
+	g->lost = 0;
+	node_group_reopened(n, g);
+	g->check_map = g->anew = false;
+	g->was_count = 0;
+	log_info("group", "open", "group=%u devices=%u missing=%u", g->number, g->set.device_count,
 		 g->set.missing_count);
 	node_groups_reconcile(n);
 }
@@ -314,18 +341,62 @@ static void group_job_start(struct node *n, struct node_group *g, bool look_agai
 	CHECK(rc == PENDING);
 }
 
+void node_group_open_again(struct node *n, struct node_group *g)
+{
+	group_job_start(n, g, true, NULL);
+}
+
+static void anew_allowed(struct wait *w, int rc)
+{
+	struct node_group *g = container_of(w, struct node_group, anew_wait);
+	struct node *n = g->anew_barrier.node;
+
+	g->busy = false;
+	if (rc < 0 || node_group_last_copies(n, g->number))
+		return; /* the timer asks again */
+	g->may_reset = true;
+	group_job_start(n, g, false, NULL);
+}
+
+/* It has the only in-sync copy of something, and a database that can be opened. What can be read of it serves
+ * others to be filled from; then it is closed once more, and begins anew. */
+static void serve_as_is(struct node *n, struct node_group *g)
+{
+	if (g->lost != -ERR_MAP_LOST || !g->check_map || g->tried_as_is)
+		return;
+	g->as_is = true;
+	group_job_start(n, g, false, NULL);
+}
+
+/* Its log or map is lost. A replica that is alone stays as it is: that is decided by a map that is not older
+ * than the wish. */
+static void begin_anew(struct node *n, struct node_group *g)
+{
+	char text[128];
+	int rc;
+
+	if (!n->registered)
+		return;
+	if (node_group_last_copies(n, g->number)) {
+		serve_as_is(n, g);
+		return;
+	}
+	snprintf(text, sizeof(text), "disk group %u lost its %s and begins anew; its peers fill it",
+		 g->number, g->lost == -ERR_LOG_LOST ? "write log" : "map");
+	g->busy = true;
+	g->anew_wait.resume = anew_allowed;
+	rc = node_barrier(n, &g->anew_barrier, 2, NULL, "GROUP_BEGINS_ANEW", text, &g->anew_wait);
+	if (rc != PENDING)
+		anew_allowed(&g->anew_wait, rc);
+}
+
 /* What waits: for a device, or for another replica to be in sync before it may begin anew. */
 static void try_again(struct node *n, struct node_group *g)
 {
 	if (g->busy || g->store || g->set.pending)
 		return;
 	if (g->lost && !g->may_reset) {
-		/* The map is as of this node's registration or later. A replica that is alone stays as
-		 * it is. */
-		if (!n->registered || node_group_last_copies(n, g->set.number))
-			return;
-		g->may_reset = true;
-		group_job_start(n, g, false, NULL);
+		begin_anew(n, g);
 	} else if (g->waiting_us) {
 		group_job_start(n, g, true, NULL);
 	}
@@ -334,11 +405,15 @@ static void try_again(struct node *n, struct node_group *g)
 static void sample(struct node *n, struct node_group *g)
 {
 	struct store_device d[GROUP_DEVICES_MAX];
+	struct store_stats st;
 
 	if (!g->started || g->busy)
 		return;
 	slow_add(&g->slow, d, store_devices(g->store, d));
 	store_check(g->store);
+	store_stats(g->store, &st);
+	if (st.failed) /* mostly a shard has said so long ago; not of a group that no shard has yet */
+		node_group_failed(n, g->number, st.failed);
 }
 
 static void on_group_timer(struct timer *t)
@@ -355,7 +430,9 @@ static void on_group_timer(struct timer *t)
 		try_again(n, g);
 		if (sampling)
 			sample(n, g);
-		soon |= g->waiting_us || g->lost;
+		if (g->as_is && g->started && g->added && !g->busy && !node_group_last_copies(n, g->number))
+			node_group_no_more_as_is(n, g);
+		soon |= g->waiting_us || g->lost || g->as_is;
 	}
 	timer_set(t, soon ? GROUP_TIMER_US : SLOW_SAMPLE_US);
 }
@@ -370,8 +447,13 @@ void node_groups_start(struct node *n)
 {
 	struct node_group *g;
 
-	list_for_each(g, &n->groups, link) if (g->store && !g->started && !g->busy)
-		group_job_start(n, g, false, NULL);
+	list_for_each(g, &n->groups, link)
+	{
+		if (g->store && !g->started && !g->busy)
+			group_job_start(n, g, false, NULL);
+		else if (g->failed && !g->waiting_us && !g->lost)
+			node_group_not_opened(n, g);
+	}
 	timer_init(&n->group_timer, n->loop, on_group_timer);
 	timer_set(&n->group_timer, GROUP_TIMER_US);
 }
@@ -399,21 +481,26 @@ int node_group_open(void *node, const struct diskgroup_set *set, struct wait *w)
 		return -ERR_BUSY;
 	if (!g)
 		g = group_add(n, set);
-	g->set.number = set->number;
-	g->set.incarnation = set->incarnation;
+	g->number = g->set.number = set->number;
+	g->set.incarnation = MAX(g->set.incarnation, set->incarnation);
 	g->set.pending = false;
+	node_group_reopen_forget(g);
 	group_job_start(n, g, false, w);
 	return PENDING;
 }
 
 /* ---- To the replicators ---- */
 
+enum group_news { GROUP_GIVEN, GROUP_FAILS, GROUP_TAKEN };
+
 struct group_post {
 	struct post post, back;
 	struct shard *shard;
 	struct store *store;
 	uint16_t group;
-	struct leaving *leaving; /* NULL: it is given to the shard */
+	enum group_news news;
+	int code;		 /* fails */
+	struct leaving *leaving; /* taken */
 };
 
 /* All shards give a group up. */
@@ -438,17 +525,21 @@ static void group_on_shard(struct post *p)
 {
 	struct group_post *m = container_of(p, struct group_post, post);
 
-	if (!m->leaving) {
-		replicator_store_add(m->shard->replicator, m->group, m->store);
-		free(m);
+	if (m->news == GROUP_TAKEN) {
+		replicator_store_remove(m->shard->replicator, m->group);
+		m->back.fn = group_left;
+		loop_post(m->shard->node->loop, &m->back);
 		return;
 	}
-	replicator_store_remove(m->shard->replicator, m->group);
-	m->back.fn = group_left;
-	loop_post(m->shard->node->loop, &m->back);
+	if (m->news == GROUP_GIVEN)
+		replicator_store_add(m->shard->replicator, m->group, m->store);
+	else
+		replicator_store_failed(m->shard->replicator, m->group, m->code);
+	free(m);
 }
 
-static void group_tell_shards(struct node *n, struct node_group *g, struct leaving *leaving)
+static void group_tell_shards(struct node *n, struct node_group *g, enum group_news news, int code,
+			      struct leaving *leaving)
 {
 	for (unsigned i = 0; i < n->shard_count; i++) {
 		struct group_post *m = xcalloc(1, sizeof(*m));
@@ -456,10 +547,18 @@ static void group_tell_shards(struct node *n, struct node_group *g, struct leavi
 		*m = (struct group_post){.post.fn = group_on_shard,
 					 .shard = &n->shards[i],
 					 .store = g->store,
-					 .group = g->set.number,
+					 .group = g->number,
+					 .news = news,
+					 .code = code,
 					 .leaving = leaving};
 		loop_post(n->shards[i].loop, &m->post);
 	}
+}
+
+void node_group_tell_failed(struct node *n, struct node_group *g, int code)
+{
+	if (g->added)
+		group_tell_shards(n, g, GROUP_FAILS, code, NULL);
 }
 
 int node_group_leave_shards(struct node *n, struct node_group *g, struct wait *w)
@@ -471,7 +570,7 @@ int node_group_leave_shards(struct node *n, struct node_group *g, struct wait *w
 	g->added = false;
 	l = xcalloc(1, sizeof(*l));
 	*l = (struct leaving){.left = n->shard_count, .wait = w};
-	group_tell_shards(n, g, l);
+	group_tell_shards(n, g, GROUP_TAKEN, 0, l);
 	return PENDING;
 }
 
@@ -484,7 +583,7 @@ static void regroup_done(struct wait *w, int rc)
 	g->proposing = false;
 	if (rc < 0 || g->propose.result.code < 0)
 		log_warn("group", "regrouping was not accepted yet",
-			 "group=%u error=%s text=\"%s\"", g->set.number,
+			 "group=%u error=%s text=\"%s\"", g->number,
 			 err_name(rc < 0 ? rc : g->propose.result.code), g->propose.result.text);
 }
 
@@ -506,7 +605,7 @@ static void regroup_propose(struct node *n, struct node_group *g, uint32_t from,
 	if (g->proposing)
 		return;
 	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", n->identity.number);
-	cmd.regroup.group = g->set.number;
+	cmd.regroup.group = g->number;
 	cmd.regroup.node = n->identity.number;
 	cmd.regroup.old_incarnation = from;
 	cmd.regroup.new_incarnation = to;
@@ -527,11 +626,11 @@ void node_groups_reconcile(struct node *n)
 		return;
 	list_for_each(g, &n->groups, link)
 	{
-		const struct map_group *known = map_group(m, g->set.number);
+		const struct map_group *known = map_group(m, g->number);
 		struct store_identity id;
 
 		if (!g->started || g->added || g->busy || g->failed || !known ||
-		    !uuid_equal(&known->uuid, &g->set.uuid))
+		    !uuid_equal(&known->uuid, &g->uuid))
 			continue;
 		store_identity(g->store, &id);
 		if (id.group_incarnation > known->incarnation) {
@@ -544,24 +643,12 @@ void node_groups_reconcile(struct node *n)
 				 "wipe them and add the group again");
 			log_error("group", g->why,
 				  "group=%u disk_incarnation=%u cluster_incarnation=%u",
-				  g->set.number, id.group_incarnation, known->incarnation);
+				  g->number, id.group_incarnation, known->incarnation);
 		} else {
 			g->added = true;
-			group_tell_shards(n, g, NULL);
+			group_tell_shards(n, g, GROUP_GIVEN, 0, NULL);
 		}
 	}
-}
-
-void node_group_failed(struct node *n, uint16_t number, int code)
-{
-	struct node_group *g = node_group_by_number(n, number);
-
-	if (!g || g->failed || g->busy)
-		return;
-	g->failed = code;
-	snprintf(g->why, sizeof(g->why), "failed while serving: %s", err_text(code));
-	log_error("group", "a disk group failed; its replicas resign", "group=%u error=%s", number,
-		  err_name(code));
 }
 
 struct store *node_group_store(struct node *n, uint16_t group)
@@ -569,6 +656,13 @@ struct store *node_group_store(struct node *n, uint16_t group)
 	struct node_group *g = node_group_by_number(n, group);
 
 	return g && g->started && !g->failed ? g->store : NULL;
+}
+
+void node_group_used(struct node *n, uint16_t group, int by)
+{
+	struct node_group *g = node_group_by_number(n, group);
+
+	g->users = (unsigned)((int)g->users + by);
 }
 
 unsigned node_groups(void *node, struct admin_group *out, unsigned max)
@@ -583,12 +677,19 @@ unsigned node_groups(void *node, struct admin_group *out, unsigned max)
 
 		if (count == max)
 			break;
-		*o = (struct admin_group){.group = g->set.number,
-					  .uuid = g->set.uuid,
+		*o = (struct admin_group){.group = g->number,
+					  .uuid = g->uuid,
 					  .open = g->started,
 					  .busy = g->busy,
 					  .lost = g->lost,
 					  .failed = g->failed,
+					  .reopening = node_group_reopening(g) && !g->lost,
+					  .reopen_failed = g->reopen.failed,
+					  .map_damaged = g->as_is && g->started,
+					  .gave_up = g->reopen.gave_up,
+					  .reopens_in_s = node_group_reopens_in_s(n, g),
+					  .was = g->was,
+					  .was_count = g->was_count,
 					  .set = g->busy ? NULL : &g->set};
 		snprintf(o->why, sizeof(o->why), "%s", g->why);
 		if (g->started) {

@@ -12,14 +12,17 @@
 #include "node/base/log.h"
 #include "node/node_group.h"
 
+#define IDLE_US	     60000000u
+#define IDLE_LOOK_US 20000u
+
 enum replace_stage {
+	REPLACE_WAIT,    /* for a group that failed, and is being closed or opened again just now */
 	REPLACE_CHECK,   /* worker: the new device */
 	REPLACE_BARRIER, /* an event through Raft: said, and the map is as new as that */
 	REPLACE_GUARD,
 	REPLACE_ONLINE, /* worker: the store has it taken over */
-	REPLACE_STOP,   /* worker: the store ends what is under way */
-	REPLACE_LEAVE,  /* the shards forget it */
-	REPLACE_LOG,    /* worker: close, new log, open, start */
+	REPLACE_CLOSE,
+	REPLACE_LOG, /* worker: new log, open, start */
 	REPLACE_DONE
 };
 
@@ -31,10 +34,11 @@ struct replace {
 	struct admin_replace *r;
 	enum replace_stage stage, next;
 	struct uuid old;
-	bool done_already;
-	uint32_t incarnation;
+	bool done_already, opened; /* opened: it was tried */
 	struct loop **loops;
-	struct control_propose propose;
+	struct node_barrier barrier;
+	struct timer timer;
+	uint64_t until_us;
 };
 
 static bool is_member_already(struct replace *x)
@@ -79,14 +83,11 @@ static int check_blocking(struct work *w)
 
 static int barrier(struct replace *x)
 {
-	struct command cmd = {.kind = CMD_EVENT};
+	char text[256];
 
-	snprintf(cmd.actor, sizeof(cmd.actor), "%s", x->r->actor);
-	snprintf(cmd.event.code, sizeof(cmd.event.code), "DISK_REPLACE");
-	snprintf(cmd.event.text, sizeof(cmd.event.text),
-		 "disk group %u: %.60s takes the place of %.60s", x->r->group, x->r->path,
+	snprintf(text, sizeof(text), "disk group %u: %.60s takes the place of %.60s", x->r->group, x->r->path,
 		 x->r->old);
-	return control_propose(x->node->control, &x->propose, &cmd, 10000, &x->wait);
+	return node_barrier(x->node, &x->barrier, 0, x->r->actor, "DISK_REPLACE", text, &x->wait);
 }
 
 static int guard(struct replace *x)
@@ -140,14 +141,6 @@ static int online_blocking(struct work *w)
 	return diskgroup_replaced(x->node->config.state_dir, &x->group->set, &x->old, x->r->path);
 }
 
-static int stop_blocking(struct work *w)
-{
-	struct replace *x = container_of(w, struct replace, work);
-
-	store_stop(x->group->store);
-	return 0;
-}
-
 static int log_blocking(struct work *w)
 {
 	struct replace *x = container_of(w, struct replace, work);
@@ -155,12 +148,9 @@ static int log_blocking(struct work *w)
 	struct store_config cfg;
 	int rc = 0;
 
-	if (g->store)
-		store_close(g->store);
-	g->store = NULL;
 	node_store_config(x->node, &g->set, &cfg);
 	if (!x->done_already && x->r->role == DEVICE_CACHE) {
-		rc = store_replace_log(&cfg, x->incarnation + 1, x->r->path, x->r->wipe);
+		rc = store_replace_log(&cfg, g->set.incarnation + 1, x->r->path, x->r->wipe);
 		if (rc)
 			rc = refuse(x, rc);
 		else
@@ -188,11 +178,21 @@ static void replace_end(struct replace *x, int rc)
 	struct node_group *g = x->group;
 	struct wait *owner = x->owner;
 
-	g->busy = false;
-	if (!g->started)
-		node_group_opened(x->node, g, g->store ? 0 : rc ? rc : g->failed);
-	else
+	timer_fini(&x->timer);
+	if (x->stage != REPLACE_WAIT)
+		g->busy = false;
+	if (x->opened)
+		node_group_opened(x->node, g, g->store ? 0 : rc ? rc : -ERR_DEVICE);
+	else if (g->started)
 		node_groups_reconcile(x->node);
+	if (rc == 0)
+		node_group_reopen_forget(g);
+	if (g->failed_busy && g->started) {
+		int code = g->failed_busy;
+
+		g->failed_busy = 0;
+		node_group_failed(x->node, x->r->group, code);
+	}
 	if (rc && !x->r->why[0])
 		rc = refuse(x, rc);
 	log_info("group", rc ? "a device could not be replaced" : "a device was replaced",
@@ -201,6 +201,25 @@ static void replace_end(struct replace *x, int rc)
 	free(x->loops);
 	free(x);
 	wait_resume(owner, rc);
+}
+
+/* A group that failed is closed and opened again by itself: not in the middle of that. */
+static int wait_idle(struct replace *x)
+{
+	if (!x->group->busy) {
+		x->group->busy = true;
+		x->next = REPLACE_CHECK;
+		return 0;
+	}
+	if (loop_mono_us(x->node->loop) >= x->until_us)
+		return -ERR_BUSY;
+	timer_set(&x->timer, IDLE_LOOK_US);
+	return PENDING;
+}
+
+static void on_replace_timer(struct timer *t)
+{
+	replace_run(container_of(t, struct replace, timer), 0);
 }
 
 static int on_worker(struct replace *x, int (*run)(struct work *w))
@@ -215,14 +234,15 @@ static void replace_run(struct replace *x, int rc)
 	struct node_group *g = x->group;
 
 	while (rc != PENDING) {
-		if (rc == 0 && x->stage == REPLACE_BARRIER)
-			rc = x->propose.result.code;
 		if (rc < 0) {
 			replace_end(x, rc);
 			return;
 		}
 		x->stage = x->next;
 		switch (x->stage) {
+		case REPLACE_WAIT:
+			rc = wait_idle(x);
+			break;
 		case REPLACE_CHECK:
 			x->next = REPLACE_BARRIER;
 			rc = on_worker(x, check_blocking);
@@ -237,7 +257,7 @@ static void replace_run(struct replace *x, int rc)
 			 * first. */
 			x->next = x->r->role == DEVICE_CAPACITY && g->store && g->started
 					  ? REPLACE_ONLINE
-				  : g->store ? REPLACE_STOP
+				  : g->store ? REPLACE_CLOSE
 					     : REPLACE_LOG;
 			rc = guard(x);
 			break;
@@ -245,18 +265,14 @@ static void replace_run(struct replace *x, int rc)
 			x->next = REPLACE_DONE;
 			rc = on_worker(x, online_blocking);
 			break;
-		case REPLACE_STOP:
-			x->next = REPLACE_LEAVE;
-			rc = on_worker(x, stop_blocking);
-			break;
-		case REPLACE_LEAVE:
-			g->started = false;
+		case REPLACE_CLOSE:
 			x->next = REPLACE_LOG;
-			rc = node_group_leave_shards(n, g, &x->wait);
+			rc = node_group_close(n, g, &x->wait);
 			break;
 		case REPLACE_LOG:
 			x->next = x->r->role == DEVICE_CAPACITY && !x->done_already ? REPLACE_ONLINE
 										    : REPLACE_DONE;
+			x->opened = true;
 			g->failed = 0;
 			rc = on_worker(x, log_blocking);
 			break;
@@ -271,10 +287,9 @@ int node_group_replace(void *node, struct admin_replace *r, struct wait *w)
 {
 	struct node *n = node;
 	struct node_group *g = node_group_by_number(n, r->group);
-	struct store_identity id;
 	struct replace *x;
 
-	if (!g || !n->shards_running || g->busy) {
+	if (!g || !n->shards_running || (g->busy && !node_group_reopening(g))) {
 		snprintf(r->why, sizeof(r->why), "disk group %u is %s", r->group,
 			 g ? "busy: it is being opened, or a device is being replaced"
 			   : "not on this node");
@@ -287,14 +302,10 @@ int node_group_replace(void *node, struct admin_replace *r, struct wait *w)
 			      .group = g,
 			      .r = r,
 			      .loops = node_loops(n),
-			      .incarnation = g->set.incarnation};
-	if (g->store) {
-		store_identity(g->store, &id);
-		x->incarnation = MAX(x->incarnation, id.group_incarnation);
-	}
-	g->busy = true;
+			      .until_us = loop_mono_us(n->loop) + IDLE_US};
+	timer_init(&x->timer, n->loop, on_replace_timer);
 	r->impl = x;
-	x->stage = x->next = REPLACE_CHECK;
+	x->stage = x->next = REPLACE_WAIT;
 	replace_run(x, 0);
 	return PENDING;
 }

@@ -55,7 +55,9 @@ static int start_incarnation(void *ctx)
 						   node_groups_incarnation(n) + 1)
 				  : 0;
 
-	return rc < 0 ? rc : node_groups_set_incarnation(n);
+	if (rc == 0)
+		node_groups_set_incarnation(n);
+	return rc;
 }
 
 static int start_control(void *ctx)

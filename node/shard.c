@@ -74,38 +74,12 @@ static void shard_superseded(void *ctx)
 	node_exit(s->node, "a newer process of this node has registered; this one is fenced");
 }
 
-static void event_done(struct wait *w, int rc);
-
-struct shard_event {
-	struct control_propose propose;
-	struct wait wait;
-	struct shard_notice *notice;
-};
-
 static void event_on_control(struct post *p)
 {
 	struct shard_notice *m = container_of(p, struct shard_notice, post);
-	struct shard_event *e = xcalloc(1, sizeof(*e));
-	struct command cmd = { .kind = CMD_EVENT };
-	int rc;
 
-	e->notice = m;
-	e->wait.resume = event_done;
-	snprintf(cmd.actor, sizeof(cmd.actor), "node:%u", m->node->identity.number);
-	snprintf(cmd.event.code, sizeof(cmd.event.code), "%s", m->name);
-	snprintf(cmd.event.text, sizeof(cmd.event.text), "%s", m->text);
-	cmd.event.severity = m->severity;
-	rc = control_propose(m->node->control, &e->propose, &cmd, 10000, &e->wait);
-	if (rc != PENDING)
-		event_done(&e->wait, rc);
-}
-
-static void event_done(struct wait *w, int rc)
-{
-	struct shard_event *e = container_of(w, struct shard_event, wait);
-
-	free(e->notice);
-	free(e);
+	node_event(m->node, m->severity, m->name, m->text);
+	free(m);
 }
 
 static void shard_event(void *ctx, uint8_t severity, const char *code, const char *text)

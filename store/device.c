@@ -387,7 +387,11 @@ int device_fault_ask(struct device *d, enum device_op op)
 	slow = strstr(text, "slow ");
 	if (slow)
 		usleep((useconds_t)strtoul(slow + 5, NULL, 10) * 1000);
-	return strstr(text, names[op]) ? -EIO : 0;
+	if (!strstr(text, names[op]))
+		return 0;
+	if (strstr(text, "once"))
+		(void)unlink(d->faults);
+	return -EIO;
 }
 
 /* O_DIRECT wants aligned memory; callers with odd buffers (set-up code) go through a bounce buffer.

@@ -278,7 +278,17 @@ static int lost_if_damaged(int rc, const char *dir)
 	return -ERR_MAP_LOST;
 }
 
-int kv_open(const char *dir, bool read_only, struct kv **out)
+/* Nothing makes few files of many then: writing must not wait for that. */
+static void never_compact(struct kv *kv)
+{
+	for (unsigned i = 0; i < KV_CFS; i++) {
+		rocksdb_options_set_disable_auto_compactions(kv->cf_options[i], 1);
+		rocksdb_options_set_level0_slowdown_writes_trigger(kv->cf_options[i], 1 << 20);
+		rocksdb_options_set_level0_stop_writes_trigger(kv->cf_options[i], 1 << 20);
+	}
+}
+
+static int open_twice(const char *dir, bool read_only, bool as_is, struct kv **out)
 {
 	struct kv *kv;
 	int rc = kv_present(dir);
@@ -287,6 +297,8 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 	/* Damage is irrevocable for the caller: it is looked at twice. */
 	for (unsigned looks = 0; !rc && looks < 2; looks++) {
 		kv = kv_alloc(dir, read_only);
+		if (as_is)
+			never_compact(kv);
 		rc = kv_open_db(kv, dir, false, read_only);
 		if (!rc) {
 			*out = kv;
@@ -297,6 +309,16 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 			rc = 0;
 	}
 	return lost_if_damaged(rc, dir);
+}
+
+int kv_open(const char *dir, bool read_only, struct kv **out)
+{
+	return open_twice(dir, read_only, false, out);
+}
+
+int kv_open_as_is(const char *dir, struct kv **out)
+{
+	return open_twice(dir, false, true, out);
 }
 
 /* Every row of every table. */

@@ -24,6 +24,8 @@ int kv_format(const char *dir) MUST_USE;
  * opened now, which says nothing of what it holds; callers begin anew only after MAP_LOST. The log says
  * why. */
 int kv_open(const char *dir, bool read_only, struct kv **out) MUST_USE;
+/* For writing, and never compacted: a damaged table stays where it is, and what else there is can be read. */
+int kv_open_as_is(const char *dir, struct kv **out) MUST_USE;
 /* Reads all of a database that nobody has open, since opening one reads little of it: a table may be damaged
  * where only a compaction comes by. 0, or as kv_open: -ERR_MAP_LOST only for damage that was met twice. */
 int kv_check(const char *dir) MUST_USE;

@@ -61,6 +61,7 @@ struct store_config {
 	uint64_t dedup_hint_bytes; /* limit; 0: 64 MiB */
 	bool buffered; /* no O_DIRECT (file systems that refuse it) */
 	bool check_map; /* the group failed at work: all of the map is read before it is believed */
+	bool as_is;	/* the map is damaged and not given up: pages that cannot be read count as damaged */
 };
 /* Opens exclusively (-ERR_BUSY naming who holds it), verifies identity (-ERR_FOREIGN), recovers log and
  * map. When the log or the map is lost the error says so and the caller decides (store_reset). Capacity

@@ -337,6 +337,7 @@ void group_tier_config(struct store *s, const struct store_config *cfg, struct t
 		.block_cache_bytes = cfg->block_cache_bytes,
 		.dedup_hint_bytes = cfg->dedup_hint_bytes,
 		.check_map = cfg->check_map,
+		.as_is = cfg->as_is,
 	};
 }
 

@@ -198,7 +198,8 @@ static int load_all(struct tier *t, const struct tier_config *cfg)
 	if (!rc && cfg->check_map)
 		rc = kv_check(cfg->metadata_dir);
 	if (!rc)
-		rc = kv_open(cfg->metadata_dir, cfg->read_only, &t->kv);
+		rc = cfg->as_is ? kv_open_as_is(cfg->metadata_dir, &t->kv)
+				: kv_open(cfg->metadata_dir, cfg->read_only, &t->kv);
 	if (!rc)
 		rc = load_meta(t);
 	if (!rc)

@@ -29,6 +29,7 @@ struct tier_config {
 	uint64_t log_kv_commit;
 	bool read_only; /* to be verified, never started */
 	bool check_map; /* all of the database is read first (kv_check) */
+	bool as_is;	/* kv_open_as_is */
 	/* Blocks that were marked damaged, on the object's shard; may be NULL. */
 	void (*damaged)(void *arg, unsigned shard, const struct store_damage *d);
 	void *damaged_arg;

@@ -242,6 +242,52 @@ TEST(health, devices_by_state_and_by_their_peers)
 	world_fini(&w);
 }
 
+/* One that failed at work comes back by itself; only when that does not help is there something to do. */
+TEST(health, a_group_that_is_opened_again_by_itself)
+{
+	struct world w;
+	struct health_device d[] = {{.group = 2, .cache = true, .path = "/dev/d3"}};
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.in.devices = d;
+	w.in.device_count = ARRAY_LEN(d);
+	w.hg[1].failed = -ERR_MAP_LOST;
+	w.hg[1].reopening = true;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "GROUP_REOPENING");
+	EXPECT_EQ(i->severity, HEALTH_WARNING);
+	EXPECT_STR(i->affected[0], "group 2 on n2");
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "GROUP_REOPENING");
+	EXPECT(!find(&w, "DISK_FAILED"));
+	/* Its log's device met an error: whether it is lost the opening will tell. */
+	d[0].state = HEALTH_DEVICE_FAILED;
+	health_evaluate(&w.in, &w.r);
+	must(&w, "GROUP_REOPENING");
+	EXPECT(!find(&w, "CACHE_DEVICE_LOST"));
+	w.hg[1].reopen_failed = true;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "GROUP_REOPENING"));
+	EXPECT_STR(must(&w, "CACHE_DEVICE_LOST")->command,
+		   "ashlar diskgroup replace 2 --old /dev/d3 --new DEVICE");
+	d[0].state = HEALTH_DEVICE_OK;
+	w.hg[1].reopening = false;
+	w.hg[1].gave_up = true;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "GROUP_STAYS_CLOSED");
+	EXPECT_EQ(i->severity, HEALTH_ERROR);
+	EXPECT(strstr(i->command, "restart ashlard on n2"));
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "GROUP_STAYS_CLOSED");
+	EXPECT(!find(&w, "DISK_FAILED") && !find(&w, "GROUP_REOPENING"));
+	w.hg[1].failed = 0;
+	w.hg[1].gave_up = false;
+	w.hg[1].map_damaged = true;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "MAP_DAMAGED")->severity, HEALTH_ERROR);
+	EXPECT_EQ(w.r.count, 1);
+	world_fini(&w);
+}
+
 TEST(health, a_regrouped_group_has_lost_its_copies)
 {
 	struct world w;

@@ -51,7 +51,7 @@ struct vdb {
 struct kv {
 	struct vdb *db;
 	struct vproc *proc;
-	bool read_only;
+	bool read_only, as_is;
 };
 struct change {
 	enum kv_cf cf;
@@ -459,10 +459,19 @@ int kv_open(const char *dir, bool read_only, struct kv **out)
 	if (!read_only) {
 		db->open = *out;
 		db->failed = false;
-		/* What it finds in its write-ahead log it writes into a table, synced, before anybody sees it. */
+		/* What it finds in its write-ahead log it writes into a table, synced, first. */
 		db_synced(db);
 	}
 	return 0;
+}
+
+int kv_open_as_is(const char *dir, struct kv **out)
+{
+	int rc = kv_open(dir, false, out);
+
+	if (!rc)
+		(*out)->as_is = true;
+	return rc;
 }
 
 int kv_check(const char *dir)
@@ -668,7 +677,7 @@ int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 	enum vfault f;
 
 	CHECK(db->open == kv && !db->flying);
-	if (db->damaged) {
+	if (db->damaged && !kv->as_is) {
 		db->failed = true;
 		return -ERR_CORRUPT;
 	}

@@ -2,7 +2,8 @@
 /* What goes wrong, and when. Crashes, power cuts, silences and pauses may come to all, in any
  * order; but what destroys bytes comes to one node only, the *hurt* one, and only what others hold
  * as well:
- *   - the map is lost only while no object lists the node's replica as in
+ *   - the map is lost only while no object lists the node's replica as in, or, while the node works,
+ *     while each object has a replica in elsewhere
  *   - bits rot only while every object has all members in
  * A client may be told of a bad block only if the hurt node's replica was the last one in since. */
 #include <stdio.h>
@@ -266,18 +267,50 @@ static enum vfault disk_fault(void *arg, const struct vio *io)
 			  vio_names[io->kind], io->path);
 		return s->ends_how;
 	}
-	if (simhost_now_us() > s->io_fault_until || strcmp(io->path, SIM_DATA) ||
-	    io->kind != VIO_READ || !sim_chance(0.3))
+	if (simhost_now_us() > s->io_fault_until || strcmp(io->path, s->io_fault_path) ||
+	    io->kind != s->io_fault_kind || !sim_chance(0.3))
 		return VFAULT_NONE;
 	sim.counts.eio++;
 	return VFAULT_EIO;
 }
 
+static void io_fails(struct sim_node *s, enum vio_kind kind, const char *path, uint64_t us)
+{
+	sim_trace("node %u: %s of %s fails, for %.1f ms", s->number, vio_names[kind], path,
+		  (double)us / 1000);
+	s->io_fault_until = simhost_now_us() + us;
+	s->io_fault_kind = kind;
+	s->io_fault_path = path;
+	vhost_set_fault(s->host, disk_fault, s);
+}
+
 static void fault_eio(struct sim_node *s)
 {
-	sim_trace("node %u: reads of its capacity device fail", s->number);
-	s->io_fault_until = simhost_now_us() + sim_rand(10, 800) * SIM_MS;
-	vhost_set_fault(s->host, disk_fault, s);
+	io_fails(s, VIO_READ, SIM_DATA, sim_rand(10, 800) * SIM_MS);
+}
+
+static bool others_in(const struct sim_node *s);
+
+/* Something by which a disk group fails at work. Nothing that was acknowledged is lost by it; the map may be
+ * damaged, of the hurt one only. */
+static void fault_group(struct sim_node *s)
+{
+	static const struct {
+		enum vio_kind kind;
+		const char *path;
+	} way[] = {{VIO_DB_COMMIT, SIM_DB}, {VIO_WRITE, SIM_CACHE}, {VIO_FLUSH, SIM_CACHE},
+		   {VIO_WRITE, SIM_DATA}};
+	unsigned i = (unsigned)sim_rand(0, ARRAY_LEN(way) - 1);
+
+	sim.counts.group_fails++;
+	if (s == hurt && others_in(s) && sim_chance(0.5)) {
+		sim_trace("node %u: a table of its map is damaged", s->number);
+		vdb_damage(s->host, SIM_DB, true);
+		sim.counts.map_damages++;
+		return;
+	}
+	io_fails(s, way[i].kind, way[i].path,
+		 sim_chance(0.7) ? sim_rand(1, 100) * SIM_MS : sim_rand(100, 15000) * SIM_MS);
 }
 
 void sim_end_at_io(struct sim_node *s, enum vio_kind kind, unsigned count, enum vfault how)
@@ -380,6 +413,8 @@ static void fault_node(struct sim_node *s)
 		fault_rot(s);
 	if (s == hurt && sim_chance(p->eio))
 		fault_eio(s);
+	if (is_up(s) && sim_chance(p->group))
+		fault_group(s);
 }
 
 static void blackout(void)
@@ -478,23 +513,6 @@ void sim_faults_begin(void)
 
 /* ---- The end of them ---- */
 
-static bool group_failed(const struct sim_node *s)
-{
-	struct node_group *ng;
-	struct group *g;
-
-	if (!sim_node_serves(s))
-		return false;
-	list_for_each(g, &s->node->shards[0].replicator->groups, link) if (g->failed) return true;
-	/* It could not be opened; one that lost its log or map waits for its peers, not for an operator. */
-	list_for_each(ng, &s->node->groups, link)
-	{
-		if (ng->failed && !ng->store && ng->failed != ng->lost)
-			return true;
-	}
-	return false;
-}
-
 /* Each object has a replica in elsewhere. */
 static bool others_in(const struct sim_node *s)
 {
@@ -526,6 +544,16 @@ static struct sim_node *pick_broken(void)
 
 static void look_again(void *arg);
 
+static bool group_failed(const struct sim_node *s)
+{
+	const struct node_group *g;
+
+	if (!sim_node_serves(s))
+		return false;
+	list_for_each(g, &s->node->groups, link) if (g->failed) return true;
+	return false;
+}
+
 void sim_heal(void)
 {
 	sim_trace("healing");
@@ -539,6 +567,8 @@ void sim_heal(void)
 		fast_again(s);
 		vhost_set_fault(s->host, NULL, NULL);
 		s->ends_in = 0;
+		if (!group_failed(s)) /* what nobody met by now shall not spoil the last look */
+			vdb_damage(s->host, SIM_DB, false);
 		if (s->member && !s->broken && !s->proc && (s->down || !s->starts))
 			sim_node_start(s);
 	}
@@ -547,14 +577,33 @@ void sim_heal(void)
 	simhost_at(0, NULL, look_again, NULL, NULL);
 }
 
-/* As an operator would: a node whose group failed is started again. */
+/* As an operator would: where a group failed too often, and stays closed, its node is started again. */
+static void see_to(struct sim_node *s)
+{
+	const struct node_group *g;
+	bool gave_up = false;
+
+	if (!sim_node_serves(s))
+		return;
+	list_for_each(g, &s->node->groups, link) gave_up |= g->reopen.gave_up;
+	if (!gave_up)
+		return;
+	sim_trace("node %u is started again: its group stays closed", s->number);
+	sim.counts.operator_restarts++;
+	sim_node_kill(s, false);
+	sim_node_start(s);
+}
+
+static void come_back(void);
+
 static void look_again(void *arg)
 {
-	for (unsigned i = 1; i <= SIM_NODES_MAX; i++)
-		if (group_failed(&sim.node[i])) {
-			sim_node_kill(&sim.node[i], false);
-			sim_node_start(&sim.node[i]);
-		}
+	for (unsigned i = 1; i <= SIM_NODES_MAX; i++) {
+		see_to(&sim.node[i]);
+		/* A group that failed later may have left it the only one in. */
+		if (sim.node[i].broken && sim_newest_map() && !others_in(&sim.node[i]))
+			come_back();
+	}
 	simhost_at(2 * SIM_S, NULL, look_again, NULL, NULL);
 }
 
@@ -584,6 +633,9 @@ static void broken_answered(void *arg, const struct command_result *r)
 
 static void come_back(void)
 {
+	if (!broken.node->broken)
+		return;
+	sim_trace("node %u comes back after all", broken.node->number);
 	broken.node->broken = false;
 	sim_node_start(broken.node);
 }

@@ -83,6 +83,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 		if (rng_chance(&r, 0.5))
 			steady_clients(p, &r);
 	}
+	p->group = on(&r, 0.3, 0.003, 0.03);
 }
 
 void sim_plan_rough(struct sim_plan *p, uint64_t seed)
@@ -109,7 +110,7 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->pause_long = 0.3;
 	p->block = rng_chance(&r, 0.5) ? 0.05 : 0;
 	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
-	p->rot = p->eio = p->reformat = p->slow_disk = p->client_kill = p->fence = 0;
+	p->rot = p->eio = p->reformat = p->group = p->slow_disk = p->client_kill = p->fence = 0;
 	p->duplicate = 0.1;
 	p->trims = p->partial = p->minority = p->wide = false;
 	p->shapes = 0;

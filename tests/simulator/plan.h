@@ -29,7 +29,7 @@ struct sim_plan {
 	uint64_t fault_us; /* faults happen for so long */
 	/* Chance of each kind of fault, per node and step of about 50 ms. */
 	double kill, power, pause, block, reset, slow_disk, rot, eio, reformat, blackout, suspect,
-		leader_kill, client_kill, fence, stall;
+		leader_kill, client_kill, fence, stall, group;
 	double late, duplicate; /* chance of a packet to be late; of a request to come twice */
 	double pause_long, hidden;
 	double ballast; /* tiny_log: share of operations that are large; 0: some */

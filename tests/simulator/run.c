@@ -7,7 +7,7 @@
 #include "node/base/log.h"
 #include "tests/simulator/sim.h"
 
-#define SETTLE_LIMIT (60 * SIM_S)
+#define SETTLE_LIMIT (90 * SIM_S) /* a disk group that fails again rests for 30 s */
 #define CHECK_EVERY  16u
 
 struct sim sim;

@@ -52,10 +52,12 @@ struct sim_node {
 	struct birth_peer peers[NODES_MAX];
 	unsigned peer_count;
 	bool formatted;
-	uint64_t io_fault_until; /* reads fail */
 	unsigned ends_in;        /* at so many more I/Os of this kind it ends, like this; 0: it does not */
 	enum vio_kind ends_at;
 	enum vfault ends_how;
+	uint64_t io_fault_until; /* of this kind, to this file or database */
+	unsigned io_fault_kind;
+	const char *io_fault_path;
 	uint64_t map_version; /* newest seen, of this process */
 	uint64_t raft_term, raft_applied;
 };
@@ -89,7 +91,8 @@ struct sim {
 	struct sim_counts {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
-			fences, held, deep_pauses, resizes, joins, shapes;
+			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
+			operator_restarts, shapes;
 	} counts;
 };
 extern struct sim sim;

@@ -262,6 +262,57 @@ TEST(loss, a_device_that_failed_stays_given_up)
 	rig_close(&r);
 }
 
+/* Where device_fault looks; what: "" for nothing. */
+static void fault(const char *device, const char *what)
+{
+	char path[1400];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/", getenv("ASHLAR_TEST_DEVICE_FAULTS"));
+	for (size_t n = strlen(path); *device && n + 1 < sizeof(path); device++, n++) {
+		path[n] = *device == '/' ? '%' : *device;
+		path[n + 1] = 0;
+	}
+	f = fopen(path, "w");
+	EXPECT(f && fputs(what, f) >= 0);
+	fclose(f);
+}
+
+/* A moment's write error, at work or as it opens: the group fails, and is whole when the device is. */
+TEST(loss, the_last_capacity_device_is_not_given_up)
+{
+	struct rig r;
+	struct store_device d[GROUP_DEVICES_MAX];
+	struct store_stats st;
+	struct record rec = rec_write(1, PAGES + 1, 0, PAGE_BLOCKS);
+	const struct timespec ms = {0, 1000000};
+
+	setenv("ASHLAR_TEST_DEVICE_FAULTS", test_dir(), 1);
+	fill(&r, "last", 1, true);
+	fault(r.names[0], "write flush");
+	EXPECT_OK(rig_append(&r, 2, &rec, seed_of(0))); /* the log takes it, the destager cannot */
+	rig_commit(&r, 2, 1, PAGES + 1);
+	(void)rig_flush(&r);
+	store_stats(r.store, &st);
+	for (unsigned i = 0; i < 20000 && !st.failed; i++) {
+		nanosleep(&ms, NULL);
+		store_stats(r.store, &st);
+	}
+	EXPECT_EQ(st.failed, -ERR_DEVICE);
+	rig_close(&r);
+	EXPECT(rig_open(&r, 1) < 0);
+	fault(r.names[0], "");
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_EQ(store_devices(r.store, d), 2);
+	EXPECT_EQ(d[0].failed, 0);
+	EXPECT_EQ(rig_last(&r, 2).seq, PAGES + 1);
+	EXPECT_EQ(read_all(&r), 0);
+	EXPECT_OK(rig_flush(&r));
+	EXPECT_EQ(read_all(&r), 0);
+	rig_close(&r);
+	unsetenv("ASHLAR_TEST_DEVICE_FAULTS");
+}
+
 TEST(loss, a_new_cache_device_keeps_the_pages)
 {
 	struct rig r, now;
