@@ -8,69 +8,114 @@
 #include "tests/simulator/batch.h"
 
 #define TRIES 150u
+#define FEW   100u /* histories of one process: their memory goes with it */
 
 static const struct planted {
 	enum rule rule;
-	const char *name;
-	void (*plan)(struct sim_plan *p, uint64_t seed);
+	const char *name, *plan;
+	unsigned tries;
 	bool rare; /* noticed, but not within seconds: not part of tests/run */
 } list[] = {
-#define P(name, plan) {RULE_##name, #name, sim_plan_##plan, false}
-#define RARE(name, plan) {RULE_##name, #name, sim_plan_##plan, true}
-	P(RAISE, from_seed),
-	P(ACK_DURABLE, rough),
-	P(ACK_ALL, rough),
-	P(MERGE_ALONE, partial),
-	P(ONLY_IN, rough),
-	P(PROMOTE, rough),
-	P(RETRY, rough),
-	P(LOW_WATER, rough),
-	P(COMMITTED, rough),
-	P(PAGE_WHOLE, rough),
-	P(GIVE_BACK, rough),
-	RARE(LEASE_SHORT, rough),
-	RARE(WANT, rough),
-	RARE(DROP_APPLIED, rough),
-	RARE(OWN_TENURE, rough),
-	RARE(SUSPECT, from_seed),
-	RARE(GRACE, rough),
-	RARE(REVOKED, fence),
-	RARE(JOIN_COMMIT, rough),
-	RARE(VERIFY, rot),
-	RARE(SHARE_REFS, dedup),
+#define P(name, plan)		{RULE_##name, #name, plan, TRIES, false}
+#define RARE(name, plan, tries) {RULE_##name, #name, plan, tries, true}
+	P(RAISE, "from_seed"),
+	P(ACK_DURABLE, "rough"),
+	P(ACK_ALL, "rough"),
+	P(MERGE_ALONE, "partial"),
+	P(ONLY_IN, "rough"),
+	P(PROMOTE, "rough"),
+	P(RETRY, "rough"),
+	P(LOW_WATER, "rough"),
+	P(COMMITTED, "rough"),
+	P(PAGE_WHOLE, "rough"),
+	P(GIVE_BACK, "rough"),
+	P(UPTIME, "reborn"),
+	P(CUT, "cut_off"),
+	P(COPY_ORDER, "return"),
+	P(READ_LEASE, "cut_off"),
+	P(WANT, "lag"),
+	RARE(LEASE_SHORT, "rough", TRIES),
+	RARE(DROP_APPLIED, "rough", TRIES),
+	RARE(OWN_TENURE, "rough", TRIES),
+	RARE(SUSPECT, "from_seed", TRIES),
+	RARE(GRACE, "rough", TRIES),
+	RARE(REVOKED, "fence", TRIES),
+	RARE(JOIN_COMMIT, "rough", TRIES),
+	RARE(VERIFY, "rot", TRIES),
+	RARE(SHARE_REFS, "dedup", TRIES),
+	/* These need faults that meet at one moment: shapes.c. */
+	RARE(FENCE, "cut_off", 200),
+	RARE(FENCED, "cut_off", 200),
+	RARE(STALE, "cut_off", 200),
+	RARE(HEADERS_SAVED, "stumble", 200),
+	RARE(SKIP, "return", 200),
+	RARE(TORN_TAIL, "dark", 200),
+	RARE(LANE_ORDER, "dark", 200),
+	RARE(TAKE_ALL, "lag", 400),
+	RARE(CLOCK, "stall", 500),
 #undef P
 #undef RARE
 };
 
+/* Whether the history passes with nothing left out: else it says nothing about the rule. */
+static bool passes(const struct planted *p, uint64_t seed)
+{
+	struct batch b = {.from = seed, .count = 1, .plan = sim_plan_named(p->plan)};
+	struct report r;
+
+	if (!sim_find(&b, RULE_NONE, &r))
+		return true;
+	printf("FAILS with nothing left out: --plan %s --seed %llu: %.150s\n", p->plan,
+	       (unsigned long long)seed, r.text);
+	return false;
+}
+
 static bool look_for(const struct planted *p)
 {
-	struct batch b = {.from = 1, .count = TRIES, .plan = p->plan};
+	struct batch b = {.from = 1, .plan = sim_plan_named(p->plan)};
 	double start = sim_wall_s();
 	struct report r = {0};
+	bool found = false;
 
-	if (sim_find(&b, p->rule, &r)) {
-		printf("found at seed %llu, after %llu histories, %.1f s: %s (%u): %.110s\n",
-		       (unsigned long long)r.seed, (unsigned long long)r.seed, sim_wall_s() - start,
-		       p->name, p->rule, r.text);
-		return true;
+	for (; !found && b.from <= p->tries; b.from += FEW) {
+		b.count = MIN(FEW, p->tries - b.from + 1);
+		found = sim_find(&b, p->rule, &r);
 	}
-	printf("MISSED in %u histories, %.1f s: %s (%u)\n", TRIES, sim_wall_s() - start, p->name,
-	       p->rule);
-	return false;
+	if (!found) {
+		printf("MISSED in %u histories, %.1f s: %s (%u), --plan %s\n", p->tries,
+		       sim_wall_s() - start, p->name, p->rule, p->plan);
+		return false;
+	}
+	printf("found after %llu histories, %.1f s: %s (--plan %s --only %u --seed %llu): %.110s\n",
+	       (unsigned long long)r.seed, sim_wall_s() - start, p->name, p->plan, p->rule,
+	       (unsigned long long)r.seed, r.text);
+	return passes(p, r.seed);
+}
+
+static bool wanted(const struct planted *p, enum rule only, bool all)
+{
+	return only == RULE_NONE ? all || !p->rare : p->rule == only;
 }
 
 int sim_planted(enum rule only, bool all, unsigned jobs)
 {
-	unsigned count = 0, missed = 0;
+	unsigned rows = 0, count = 0, missed = 0;
 	int status;
 
+	for (size_t i = 0; i < ARRAY_LEN(list); i++)
+		rows += wanted(&list[i], only, all);
+	if (!rows) {
+		fprintf(stderr, "rule %d is not among those that must be noticed (planted.c); look for "
+				"it with --plan NAME --only %d --batch N\n", (int)only, (int)only);
+		return 2;
+	}
 	/* Each job takes every jobs-th. */
 	for (unsigned j = 0; j < jobs; j++) {
 		fflush(stdout);
 		if (fork())
 			continue;
 		for (size_t i = j; i < ARRAY_LEN(list); i += jobs)
-			if (only == RULE_NONE ? all || !list[i].rare : list[i].rule == only) {
+			if (wanted(&list[i], only, all)) {
 				missed += !look_for(&list[i]);
 				fflush(stdout);
 			}
