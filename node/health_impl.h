@@ -108,6 +108,11 @@ static inline bool planned(const struct ctx *c, const struct map_node *n)
 	return map_node_in_maintenance(c->in->map, n->id, c->in->now_ms);
 }
 
-void health_check_disks(struct ctx *c); /* health_disks.c */
-void health_count_voters(struct ctx *c); /* health_raft.c */
+/* The rules, each file's. Later ones ask what earlier ones listed. */
+void health_count_voters(struct ctx *c); /* health_raft.c; before all others */
+void health_check_nodes(struct ctx *c);
 void health_check_raft(struct ctx *c);
+void health_check_disks(struct ctx *c);
+void health_check_space(struct ctx *c); /* sets c->full */
+void health_check_data(struct ctx *c);
+void health_check_attachments(struct ctx *c); /* health_nodes.c */

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Health rules of data: copies that are missing and what is done about it, recovery, quarantine, damage and
+ * scrub. */
+#include "node/health_impl.h"
+
+#define DAMAGE_SHOWN_S (7ull * 86400) /* since the last bad block */
+
+/* ---- Copies ---- */
+
+/* In-sync replicas of o that can be reached now. *where: the node of the last one found. */
+static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where,
+				 bool *by_node, bool *by_group)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < o->member_count; i++) {
+		const struct map_member *m = &o->member[i];
+		const struct map_group *g = map_group(c->in->map, m->group);
+
+		if (m->kept)
+			continue;
+		if (!g || g->incarnation != m->group_incarnation || group_failed(c->in, g) ||
+		    group_closed(c->in, g))
+			*by_group = true;
+		else if (!node_up(c->in, g->node))
+			*by_node = true;
+		else if (m->in) {
+			n++;
+			*where = g->node;
+		}
+	}
+	return n;
+}
+
+/* Its in-sync replicas were on nodes that were removed: nothing comes back by itself. */
+static bool is_given_up(const struct ctx *c, const struct map_object *o)
+{
+	for (unsigned i = 0; i < o->member_count; i++) {
+		const struct map_group *g = map_group(c->in->map, o->member[i].group);
+
+		if (o->member[i].in && !(g && g->state == GROUP_REMOVED))
+			return false;
+	}
+	return true;
+}
+
+/* Since a recovery from a lost Raft majority: nobody serves them before all that may have more was seen. */
+static void check_recovery(struct ctx *c)
+{
+	struct health_item *i;
+	unsigned awaited = 0;
+
+	if (!c->unsure)
+		return;
+	i = add_item(c, "RECOVERY_UNSETTLED", HEALTH_ERROR);
+	for (struct hnode *h = hmap_walk(&c->in->map->nodes, NULL); h;
+	     h = hmap_walk(&c->in->map->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+
+		if (n->state != NODE_ACTIVE || !n->awaited)
+			continue;
+		affect(i, "%s", n->name);
+		awaited++;
+	}
+	i->count = c->unsure;
+	SAY(i->risk, "their reads and writes wait; what is forced without a replica that has more loses "
+		     "what that has");
+	if (awaited) {
+		SAY(i->summary,
+		    "%u objects wait for %u node%s that did not follow the recovered cluster yet and may "
+		    "have more of them",
+		    c->unsure, awaited, awaited == 1 ? "" : "s");
+		SAY(i->command,
+		    "on %.40s: ashlard recover --follow   # gone for good: ashlar node remove %.40s --dead",
+		    i->affected[0], i->affected[0]);
+		return;
+	}
+	SAY(i->summary, "the replicas of %u objects are compared since the cluster was recovered",
+	    c->unsure);
+	SAY(i->command, "if it lasts: ashlar volume show NAME, and: ashlar volume force NAME");
+}
+
+static void look_at_object(struct ctx *c, const struct map_volume *v, const struct map_object *o)
+{
+	bool by_node = false, by_group = false;
+	uint16_t where = 0;
+	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group);
+
+	c->out->objects++;
+	c->unsure += o->unsure;
+	if (o->unsure)
+		n = 0;
+	if (n >= v->copies) {
+		c->out->full++;
+		return;
+	}
+	if (n == 0) {
+		c->out->unavailable++;
+		if (is_given_up(c, o)) {
+			c->given_up++;
+			return;
+		}
+		c->unavailable_by_node |= by_node;
+		c->unavailable_by_group |= by_group;
+		return;
+	}
+	c->lost_by_node |= by_node;
+	c->lost_by_group |= by_group;
+	if (n == 1) {
+		c->out->single++;
+		if (where <= NODE_IDS_MAX)
+			c->single_by_node[where]++;
+	} else {
+		c->out->degraded++;
+	}
+}
+
+static uint16_t most_endangering_node(const struct ctx *c)
+{
+	uint16_t worst = 0;
+
+	for (uint16_t n = 1; n <= NODE_IDS_MAX; n++)
+		if (c->single_by_node[n] > c->single_by_node[worst])
+			worst = n;
+	return worst;
+}
+
+static const char *group_cause(const struct ctx *c)
+{
+	static const char *const codes[] = {"DISK_FAILED", "CACHE_DEVICE_LOST", "GROUP_STAYS_CLOSED",
+					    "GROUP_REOPENING", "DISK_MISSING"};
+
+	for (unsigned i = 0; i < ARRAY_LEN(codes); i++)
+		if (listed(c, codes[i]))
+			return codes[i];
+	return "";
+}
+
+bool health_rebuild_text(const struct health_rebuild *r, char out[128])
+{
+	out[0] = 0;
+	if (r->blocked)
+		snprintf(out, 128, "%u cannot be rebuilt: see REBUILD_BLOCKED", r->blocked);
+	else if (r->held)
+		snprintf(out, 128, "the rebuild of %u is paused or was cancelled", r->held);
+	else if ((r->filling || r->queued) && r->seconds_left)
+		snprintf(out, 128, "being copied, about %llu s left",
+			 (unsigned long long)r->seconds_left);
+	else if (r->filling || r->queued)
+		snprintf(out, 128, "being copied");
+	else if (r->waiting)
+		snprintf(out, 128, "a rebuild begins when the node was away for %u s", r->delay_s);
+	return out[0];
+}
+
+static void data_item(struct ctx *c, const char *code, enum health_severity severity,
+		      uint64_t count, const char *what, bool by_node, bool by_group)
+{
+	const char *or_force = strcmp(code, "DATA_UNAVAILABLE")
+				       ? ""
+				       : "   # if it is gone for good: ashlar volume force NAME";
+	struct health_item *i;
+	uint16_t worst = most_endangering_node(c);
+	char text[128];
+	size_t n;
+
+	if (count == 0)
+		return;
+	i = add_item(c, code, severity);
+	i->count = (unsigned)count;
+	SAY(i->summary, "%llu of %llu objects %s", (unsigned long long)count,
+	    (unsigned long long)c->out->objects, what);
+	if (listed(c, "RECOVERY_UNSETTLED") && !strcmp(code, "DATA_UNAVAILABLE"))
+		SAY(i->caused_by, "RECOVERY_UNSETTLED");
+	else if (by_node && listed(c, "NODE_DOWN"))
+		SAY(i->caused_by, "NODE_DOWN");
+	else if (by_group)
+		SAY(i->caused_by, "%s", group_cause(c));
+	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
+		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
+	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
+		SAY(i->risk, "losing %s loses %u objects", node_name(c->in, worst),
+		    c->single_by_node[worst]);
+	else if (!strcmp(code, "DATA_UNAVAILABLE"))
+		SAY(i->risk, "their reads and writes wait; nothing is lost as long as an in-sync "
+			     "replica comes back");
+	else
+		SAY(i->risk, "one more lost copy leaves them with a single one");
+	n = strlen(i->summary);
+	if (c->in->rebuild && strcmp(code, "DATA_UNAVAILABLE") &&
+	    health_rebuild_text(c->in->rebuild, text))
+		snprintf(i->summary + n, sizeof(i->summary) - n, "; %s", text);
+	if (!i->caused_by[0])
+		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
+	else if (!strcmp(i->caused_by, "RECOVERY_UNSETTLED"))
+		SAY(i->command, "ashlar health   # RECOVERY_UNSETTLED says what is waited for");
+	else if (!strcmp(i->caused_by, "NODE_DOWN"))
+		SAY(i->command, "bring the node back: ashlar node list%s", or_force);
+	else if (!strcmp(i->caused_by, "SPACE_FULL_HOLD"))
+		SAY(i->command, "make space: ashlar health   # SPACE_FULL_HOLD says where");
+	else
+		SAY(i->command, "ashlar diskgroup list%s", or_force);
+}
+
+static void check_rebuild(struct ctx *c)
+{
+	const struct health_rebuild *r = c->in->rebuild;
+	struct health_item *i;
+
+	if (!r)
+		return;
+	if (r->blocked) {
+		i = add_item(c, "REBUILD_BLOCKED", HEALTH_ERROR);
+		i->count = r->blocked;
+		SAY(i->summary, "%.199s", r->why);
+		if (listed(c, "NODE_DOWN"))
+			SAY(i->caused_by, "NODE_DOWN");
+		SAY(i->risk, "their copies stay missing until a group can take them");
+		SAY(i->command, "bring the node back, or: ashlar diskgroup add   # ashlar job list");
+	}
+	if (r->held) {
+		i = add_item(c, "REBUILD_HELD", HEALTH_WARNING);
+		i->count = r->held;
+		SAY(i->summary, "the rebuild of %u objects is paused or was cancelled", r->held);
+		SAY(i->risk, "their copies stay missing until it goes on or the node comes back");
+		SAY(i->command, "ashlar job list, then: ashlar job resume ID");
+	}
+	if (r->stuck_count) {
+		i = add_item(c, "JOB_STUCK", HEALTH_WARNING);
+		i->count = r->stuck_count;
+		SAY(i->summary, "job %u (%s) has not moved for %llu s", r->stuck_job, r->stuck,
+		    (unsigned long long)r->stuck_s);
+		SAY(i->risk, "none by itself; what it was to do is not done");
+		SAY(i->command, "ashlar job show %u   # what it waits for", r->stuck_job);
+	}
+}
+
+/* What a force went past: nobody else may decide that it is not wanted. */
+static void check_quarantine(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "DATA_QUARANTINED", HEALTH_WARNING);
+	unsigned replicas = 0;
+
+	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
+	     h = hmap_walk(&c->in->map->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+		unsigned before = replicas;
+
+		for (uint32_t k = 0; k < v->objects; k++)
+			for (unsigned n = 0; n < v->object[k].member_count; n++)
+				replicas += v->object[k].member[n].kept;
+		if (replicas != before)
+			affect(i, "%s", v->name);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u replica%s of %u volume%s kept in quarantine since a force went past %s",
+	    replicas, replicas == 1 ? "" : "s", i->count, i->count == 1 ? " is" : "s are",
+	    replicas == 1 ? "it" : "them");
+	SAY(i->risk, "they may have writes that the volume lacks, and take space; no new copy is made where "
+		     "they are");
+	SAY(i->command,
+	    "check %.40s, then: ashlar quarantine discard %.40s   # or go back: ashlar volume force",
+	    i->affected[0], i->affected[0]);
+}
+
+static void check_given_up(struct ctx *c)
+{
+	struct health_item *i;
+
+	if (!c->given_up)
+		return;
+	i = add_item(c, "DATA_GIVEN_UP", HEALTH_ERROR);
+	i->count = c->given_up;
+	SAY(i->summary,
+	    "%u objects were given up with a node that was removed: no replica is in-sync any more",
+	    c->given_up);
+	SAY(i->risk, "their I/O waits until an older replica is taken or the volume is deleted");
+	SAY(i->command,
+	    "ashlar volume force NAME   # or ashlar volume delete NAME; ashlar events says which");
+}
+
+static void check_copies(struct ctx *c)
+{
+	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
+	     h = hmap_walk(&c->in->map->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		for (uint32_t i = 0; i < v->objects; i++)
+			look_at_object(c, v, &v->object[i]);
+	}
+	check_given_up(c);
+	check_recovery(c);
+	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up,
+		  "have no in-sync replica that can be reached", c->unavailable_by_node,
+		  c->unavailable_by_group);
+	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
+		  "have a single in-sync replica that can be reached", c->lost_by_node,
+		  c->lost_by_group);
+	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded,
+		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
+	check_quarantine(c);
+}
+
+/* ---- Damage and scrub ---- */
+
+static void check_damage(struct ctx *c)
+{
+	struct health_item *lost = add_item(c, "DATA_CORRUPT_UNREPAIRABLE", HEALTH_ERROR), *i;
+	uint64_t blocks = 0, waiting = 0, bad = 0;
+	unsigned first = 0;
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		const struct health_node *n = &c->in->nodes[k];
+
+		waiting += n->damaged_blocks;
+		blocks += n->lost_blocks;
+		if (n->lost_blocks)
+			affect(lost, "%s", node_name(c->in, n->id));
+	}
+	if (keep_item(c, lost)) {
+		SAY(lost->summary, "%llu blocks cannot be read on any replica in reach; reads of them fail",
+		    (unsigned long long)blocks);
+		SAY(lost->risk, "the data of these blocks; all others are served");
+		SAY(lost->command, "ashlar events   # which objects; bring absent replicas back, or write "
+				   "the blocks anew");
+	}
+	i = add_item(c, "DATA_DIVERGED", HEALTH_ERROR);
+	for (unsigned k = 0; k < c->in->node_count; k++)
+		if (c->in->nodes[k].diverged_pages)
+			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
+	if (keep_item(c, i)) {
+		SAY(i->summary, "copies of a page differ though both are sound; neither was changed");
+		SAY(i->risk, "after a failover those blocks may read otherwise than before");
+		SAY(i->command, "ashlar events   # which objects and nodes");
+	}
+	i = add_item(c, "DATA_CORRUPT_REPAIRED", HEALTH_WARNING);
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+
+		if (!g->bad_blocks || c->in->now_ms / 1000 > g->bad_last_s + DAMAGE_SHOWN_S)
+			continue;
+		bad += g->bad_blocks;
+		first = first ? first : g->id;
+		affect(i, "group %u: %.46s", g->id, g->bad_device);
+	}
+	if (!keep_item(c, i))
+		return;
+	if (waiting)
+		SAY(i->summary, "%llu bad blocks were met, %llu wait for repair from another replica",
+		    (unsigned long long)bad, (unsigned long long)waiting);
+	else
+		SAY(i->summary, "%llu bad blocks were met; all were repaired from another replica",
+		    (unsigned long long)bad);
+	SAY(i->risk, "a device that returns wrong data once often does so again");
+	SAY(i->command, "ashlar diskgroup show %u   # which device; replace it if the number grows", first);
+}
+
+static void check_scrub(struct ctx *c)
+{
+	struct health_item *i;
+	uint64_t now = c->in->now_ms / 1000, limit = 2 * c->in->scrub_interval_s;
+	unsigned first = 0;
+	bool stopped = false;
+
+	if (!limit)
+		return;
+	i = add_item(c, "SCRUB_OVERDUE", HEALTH_WARNING);
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+		uint64_t since = g->scrub_finished_s ? g->scrub_finished_s : g->scrub_started_s;
+
+		if (!g->open || !since || now < since + limit)
+			continue;
+		first = first ? first : g->id;
+		stopped |= g->scrub_stopped;
+		affect(i, "group %u", g->id);
+	}
+	if (!keep_item(c, i))
+		return;
+	SAY(i->summary, "%u disk group%s not been checked for twice scrub_interval_h%s", i->count,
+	    i->count == 1 ? " has" : "s have", stopped ? "; somebody stopped it" : "");
+	SAY(i->risk, "damage that nobody has met yet is not repaired, and may meet a lost copy");
+	SAY(i->command, "ashlar scrub start %u", first);
+}
+
+void health_check_data(struct ctx *c)
+{
+	check_copies(c);
+	check_rebuild(c);
+	check_damage(c);
+	check_scrub(c);
+}
