@@ -80,6 +80,7 @@ void scrub_free(struct tier *t);
 /* µs until scrub_step has something to do; UINT64_MAX: nothing to wait for. */
 uint64_t scrub_wait_us(struct tier *t);
 void scrub_step(struct tier *t);
+/* scrub_check.c */
 /* Checks these blocks of a page against the map, past all caches; marks and tells what is bad. */
 int scrub_page(struct tier *t, uint64_t object, uint32_t page, uint64_t blocks) MUST_USE;
 /* After a commit: tells the page's shard of the blocks among `changed` that are damaged now. */
