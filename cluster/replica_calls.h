@@ -67,26 +67,33 @@ bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, u
 bool object_forced(const struct object *o);
 void primary_start(struct object *o);
 void primary_end(struct object *o, const char *why);
+void primary_stale(struct session *s, const struct msg_stale *m);
+bool primary_tick(struct primary *p, uint64_t now); /* still busy? */
+void primary_check(struct primary *p);
+void primary_advance(struct primary *p);
+void primary_put(struct primary *p); /* a reference less */
+bool primary_leased(struct primary *p,
+		    const char **waits_for); /* fresh clock; asks for what is missing */
+const char *primary_state_text(struct primary *p);
+/* Proposed by this node for this object in its epoch; the caller fills in the rest. */
+struct object_change object_change_for(struct object *o, enum object_op op);
+void propose_drop(struct object *o, const struct map_member *who, bool has_less);
+void propose_takeover(struct object *o);
+
+/* replica_joins.c */
+struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
+void members_from_config(struct primary *p); /* of a tenure that begins */
+void members_join(struct primary *p);	     /* those whose time has come */
+void member_unjoin(struct member *m, uint64_t retry_us);
+bool member_tick(struct primary *p, struct member *m, uint64_t now); /* still busy? */
 void primary_reconfigure(struct primary *p);
 void primary_session_up(struct primary *p, struct session *s);
 void primary_member_down(struct member *m);
 void primary_joined(struct session *s, const struct msg_joined *m);
-void primary_stale(struct session *s, const struct msg_stale *m);
 void primary_ack(struct session *s, const struct msg_ack_entry *e, uint64_t now);
-bool primary_tick(struct primary *p, uint64_t now); /* still busy? */
-void primary_check(struct primary *p);
-void primary_advance(struct primary *p);
 void primary_append(struct primary *p, struct outgoing *out); /* version given: keep and send */
 void primary_send(struct primary *p, struct member *m, struct outgoing *out);
-void primary_put(struct primary *p); /* a reference less */
-bool primary_leased(struct primary *p,
-		    const char **waits_for); /* fresh clock; asks for what is missing */
-struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
-void member_unjoin(struct member *m, uint64_t retry_us);
 void primary_announce(struct primary *p); /* the watermark, now */
-const char *primary_state_text(struct primary *p);
-void propose_drop(struct object *o, const struct map_member *who, bool has_less);
-void propose_takeover(struct object *o);
 
 /* replica_move.c */
 void moves_run(struct replicator *r); /* at the end of a turn */

@@ -4,7 +4,8 @@
  *
  *   replica.c           life of a replicator, the map, stores, objects, tick, what people see
  *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
- *   replica_primary.c   a tenure: takeover, joins, want, commit (C1 C2 T1 T2 W2 W4 W5)
+ *   replica_primary.c   a tenure: takeover, commit, leases, its end (C1 C2 T2 W2 W5)
+ *   replica_joins.c     its members, as the primary sees them: joins, want, REPLICATE (C1 T1 T5 W4 S1)
  *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
  *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
@@ -216,15 +217,7 @@ struct primary { /* one tenure of this node */
 /* ---- Operations -------------------------------------------------------------------------------- */
 
 enum op_stage {
-	OP_ADMIT,
-	OP_RANGE,
-	OP_LOOKUP,
-	OP_REPAIR,
-	OP_MERGE,
-	OP_GATE,
-	OP_COMMIT,
-	OP_LEASE,
-	OP_REPLY
+	OP_ADMIT, OP_RANGE, OP_LOOKUP, OP_REPAIR, OP_MERGE, OP_GATE, OP_COMMIT, OP_LEASE, OP_REPLY
 };
 
 struct io_op {
