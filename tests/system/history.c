@@ -45,6 +45,7 @@ struct client {
 	struct history_op *ops;
 	size_t count, cap;
 	uint64_t errors, reconnects;
+	unsigned tries;
 };
 
 static const char *volume, *sockets[SOCKETS_MAX], *stop_file;
@@ -137,7 +138,8 @@ static int client_connect(struct client *c)
 	uint64_t give_up = now_ns() + RECONNECT_LIMIT_S * 1000000000ull;
 
 	while (c->nbd.fd < 0) {
-		const char *path = sockets[rng_below(&c->rng, socket_count)];
+		/* In turn, so that every gateway takes part from the start. */
+		const char *path = sockets[(c->index + c->tries++) % socket_count];
 		struct timespec pause = {0, 20000000};
 
 		if (nbd_connect(&c->nbd, path, volume) == 0) {

@@ -369,7 +369,9 @@ def full():
     step("delete makes room, without a restart")
     watch_for("the volume to be detached", lambda: "attached    no" in lab.ashlar("volume", "show", "big", "--brief"), 20)
     lab.ashlar("volume", "delete", "big", "--yes")
-    lab.volume("next", "64M")
+    create = ("volume", "create", "next", "--size", "64M", "--copies", 2)
+    watch_for("room for a volume", lambda: lab.ashlar(*create, rc=None)[0] == 0, 60)
+    watch_for("it to be known at node 3", lambda: lab.ashlar("volume", "show", "next", node=3, rc=None)[0] == 0, 10)
 
     def fits():
         with Nbd(lab.socket(3), "next") as d:
