@@ -221,110 +221,6 @@ void admin_command(const struct areq *q, uint16_t kind, struct command *out)
 	snprintf(out->actor, sizeof(out->actor), "%s", q->actor);
 }
 
-/* ---- Passing on --------------------------------------------------------------------------------
- */
-
-struct forward {
-	struct wait wait;
-	struct areq *q;
-	struct control_call call;
-	uint16_t voters[16]; /* still to be tried, when the CA key is looked for */
-	unsigned voter_count, next;
-	bool for_ca;
-};
-
-static void forward_next(struct forward *f);
-
-static void on_forwarded(struct wait *w, int rc)
-{
-	struct forward *f = container_of(w, struct forward, wait);
-	CLEANUP(free_ptr) char *json = f->call.json;
-	struct areq *q = f->q;
-
-	f->call.json = NULL;
-	if (f->for_ca && (rc < 0 || f->call.status == 503) && f->next < f->voter_count) {
-		forward_next(f);
-		return;
-	}
-	if (strcmp(q->method, "GET"))
-		facts_forget(q->admin); /* it may have changed what we know of the other one */
-	if (rc < 0)
-		admin_fail(q, rc, "the other node did not answer: %s", err_text(rc));
-	else
-		admin_reply_text(q, f->call.status, "application/json", json ? json : "{}");
-}
-
-static void forward_to(struct forward *f, uint16_t node, uint64_t timeout_ms)
-{
-	struct areq *q = f->q;
-	CLEANUP(free_ptr) char *body = q->body ? json_print(q->body, false) : NULL;
-	int rc;
-
-	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, q->path,
-				 body ? body : "", timeout_ms, &f->wait);
-	if (rc != PENDING)
-		on_forwarded(&f->wait, rc);
-}
-
-static void forward_next(struct forward *f)
-{
-	forward_to(f, f->voters[f->next++], PROPOSE_TIMEOUT_MS + 5000);
-}
-
-void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms)
-{
-	struct forward *f = xcalloc(1, sizeof(*f));
-
-	f->wait.resume = on_forwarded;
-	f->q = q;
-	free(q->op);
-	q->op = f;
-	forward_to(f, node, timeout_ms);
-}
-
-bool admin_ask_leader(struct areq *q)
-{
-	struct admin *a = q->admin;
-	struct consensus_status st = {0};
-
-	if (q->who == WHO_NODE)
-		return false;
-	a->ops->status(a->cluster, &st);
-	if (!st.leader || st.leader == a->cfg.identity->number ||
-	    !a->ops->peer_connected(a->cluster, st.leader))
-		return false;
-	admin_forward(q, st.leader, PROPOSE_TIMEOUT_MS + 5000);
-	return true;
-}
-
-void admin_forward_to_ca(struct areq *q)
-{
-	struct admin *a = q->admin;
-	struct consensus_status st;
-	struct forward *f;
-
-	if (q->who == WHO_NODE) { /* once only: no circles */
-		admin_fail(q, -ERR_UNAVAILABLE, "this node does not hold the CA key");
-		return;
-	}
-	f = xcalloc(1, sizeof(*f));
-	f->wait.resume = on_forwarded;
-	f->q = q;
-	f->for_ca = true;
-	a->ops->status(a->cluster, &st);
-	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(f->voters); i++)
-		if (st.voter[i] != a->cfg.identity->number &&
-		    a->ops->peer_connected(a->cluster, st.voter[i]))
-			f->voters[f->voter_count++] = st.voter[i];
-	free(q->op);
-	q->op = f;
-	if (f->voter_count == 0)
-		admin_fail(q, -ERR_UNAVAILABLE,
-			   "no voter that could hold the CA key can be reached");
-	else
-		forward_next(f);
-}
-
 /* ---- Routing -----------------------------------------------------------------------------------
  */
 
@@ -550,6 +446,7 @@ struct admin *admin_create(const struct admin_config *cfg)
 	a->http = http_create(&http);
 	timer_init(&a->tick, cfg->loop, on_tick);
 	timer_set(&a->tick, TICK_US);
+	timer_init(&a->owners, cfg->loop, admin_owners_look);
 	return a;
 }
 
@@ -581,6 +478,7 @@ void admin_stop(struct admin *a)
 
 	a->stopping = true;
 	timer_cancel(&a->tick);
+	timer_cancel(&a->owners);
 	http_unlisten(a->http);
 	/* Their operations may still be resumed by the cluster on its way down; only the answer
 	 * goes now. */
@@ -603,6 +501,7 @@ void admin_destroy(struct admin *a)
 	a->ops = NULL;
 	list_for_each_safe(q, next, &a->requests, link) request_free(q);
 	timer_fini(&a->tick);
+	timer_fini(&a->owners);
 	facts_free(a);
 	free(a->report);
 	free(a->ca_fetch);

@@ -220,11 +220,7 @@ void admin_add_diskgroup(struct areq *q)
 		return;
 	}
 	if (n && n->id != q->admin->cfg.identity->number) {
-		if (facts_node_up(q->admin, n->id))
-			admin_forward(q, n->id, ADD_TIMEOUT_MS);
-		else
-			admin_fail(q, -ERR_UNAVAILABLE, "node %s cannot be reached from here",
-				   n->name);
+		admin_forward(q, n->id, ADD_TIMEOUT_MS);
 		return;
 	}
 	op = xcalloc(1, sizeof(*op));

@@ -40,6 +40,8 @@ struct areq {
 	void *done_arg;
 	uint64_t ticket;
 	bool answered;
+	uint16_t owner; /* the node that it will be passed to as soon as that is up; or 0 */
+	uint64_t owner_timeout_ms, owner_until_us;
 	void *op; /* the handler's own; freed with the request */
 };
 
@@ -83,6 +85,7 @@ struct admin {
 	struct report *report; /* admin_report.c */
 	struct ca_fetch *ca_fetch; /* admin_ca.c */
 	struct timer tick;
+	struct timer owners; /* looks for nodes that requests wait for (admin_forward.c) */
 	uint32_t scrub_pass_s; /* as the shards were told */
 	bool scrub_told;
 };
@@ -102,13 +105,15 @@ bool admin_only_known(struct areq *q, const char *const *known, size_t n);
 void admin_command(const struct areq *q, uint16_t kind,
 		   struct command *out); /* time and actor filled in */
 
-/* A request passed on to another node; its answer is this request's answer. */
+/* A request passed on to the node that has to do it, once it is up (within 2 s, or it fails); its
+ * answer is this request's answer. timeout_ms counts from then. */
 void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
 /* What the map here does not have may be a moment old: the leader is asked, once. False: this is it,
  * or there is none. */
 bool admin_ask_leader(struct areq *q);
 /* Passed on to voters in turn until one has the CA key. */
 void admin_forward_to_ca(struct areq *q);
+void admin_owners_look(struct timer *t); /* the timer's */
 
 /* ---- Facts (admin_facts.c) ---- */
 /* 0: fresh enough; PENDING. w belongs to the caller until it is resumed. */

@@ -64,11 +64,7 @@ void admin_replace_device(struct areq *q)
 		return;
 	}
 	if (g->node != a->cfg.identity->number) {
-		if (facts_node_up(a, g->node))
-			admin_forward(q, g->node, REPLACE_TIMEOUT_MS);
-		else
-			admin_fail(q, -ERR_UNAVAILABLE, "node %s cannot be reached from here",
-				   map_node_name(admin_map(a), g->node));
+		admin_forward(q, g->node, REPLACE_TIMEOUT_MS);
 		return;
 	}
 	op = xcalloc(1, sizeof(*op));

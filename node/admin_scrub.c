@@ -170,14 +170,7 @@ void admin_scrub_group(struct areq *q)
 		return;
 	}
 	if (g->node != a->cfg.identity->number) {
-		const char *name = map_node_name(admin_map(a), g->node);
-
-		if (facts_node_up(a, g->node))
-			admin_forward(q, g->node, PROPOSE_TIMEOUT_MS);
-		else
-			admin_fail(q, -ERR_UNAVAILABLE,
-				   "node %s, which has group %u, cannot be reached from here",
-				   name ? name : "?", g->id);
+		admin_forward(q, g->node, PROPOSE_TIMEOUT_MS);
 		return;
 	}
 	s = open_group(a, g->id);

@@ -178,14 +178,7 @@ static void group_op(struct areq *q, bool verify)
 	if (!g)
 		return;
 	if (g->node != a->cfg.identity->number) {
-		const char *name = map_node_name(admin_map(a), g->node);
-
-		if (facts_node_up(a, g->node))
-			admin_forward(q, g->node, FLUSH_TIMEOUT_MS);
-		else
-			admin_fail(q, -ERR_UNAVAILABLE,
-				   "node %s, which has group %u, cannot be reached from here",
-				   name ? name : "?", g->id);
+		admin_forward(q, g->node, FLUSH_TIMEOUT_MS);
 		return;
 	}
 	op = xcalloc(1, sizeof(*op));

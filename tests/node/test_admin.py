@@ -329,8 +329,11 @@ def death(a, b):
     a.expect(0, "node", "list", says="old")
     wait_for("a to see that it leads nobody", lambda: a.json("status")["raft"]["leader"] is None)
     check(a.json("status")["source"]["map_age_ms"] > 0, "facts have an age")
+    group = next(g["group"] for g in a.json("diskgroup", "list")["diskgroups"] if g["node"] == "n2")
+    a.expect(6, "diskgroup", "flush", str(group), says="node n2, which must do this, cannot be reached")
     b.start()
     wait_for("b to serve", lambda: b.json("status")["state"] == "serving", 60)
+    a.expect(0, "diskgroup", "flush", str(group))  # though a's connection to it may not be back yet
     wait_for("all to be well again", lambda: well(a), 60)
     check("CRASH_RECENT" in [i["code"] for i in a.json("health")["items"]], "it is said that it crashed")
     check(b.json("node", "show", "n2")["incarnation"] == 3, "the incarnation was raised")
