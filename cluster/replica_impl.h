@@ -58,6 +58,12 @@ struct credit {
 	bool full;
 	uint64_t granted, spent, window, full_us; /* full_us: when it was last told to be full */
 };
+/* The sender's `spent` may be ahead of what it has heard of `granted`: a tail that is sent again after a
+ * session was lost does not ask for credit. */
+static inline uint64_t credit_left(const struct credit *c)
+{
+	return c->granted > c->spent ? c->granted - c->spent : 0;
+}
 
 struct session {
 	struct list link; /* r->sessions; r->ghosts once ended, for the grace time */

@@ -317,7 +317,7 @@ static bool member_credit(struct io_op *op, struct member *m, uint64_t need, boo
 {
 	struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
 
-	if (c && c->granted - c->spent >= need)
+	if (c && credit_left(c) >= need)
 		return true;
 	if (c && c->full)
 		*full |= held_long_enough(op, c->full_us);

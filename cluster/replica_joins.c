@@ -245,7 +245,7 @@ void primary_send(struct primary *p, struct member *m, struct outgoing *out)
 		cost = out->record.kind == RECORD_WRITE
 			       ? (uint64_t)out->record.blocks * STORE_BYTES_PER_BLOCK
 			       : 0;
-		skip_all = !m->want && cost && (!c || c->granted - c->spent < cost);
+		skip_all = !m->want && cost && (!c || credit_left(c) < cost);
 		msg.record.skip_mask = fill_skip_mask(m->fill, &out->record, skip_all);
 	}
 	msg.record.commit = p->commit;

@@ -261,7 +261,7 @@ void session_credit_top_up(struct session *s, struct group *g)
 
 	if (!c || g->failed || !s->conn)
 		return;
-	left = c->granted - c->spent;
+	left = credit_left(c);
 	if (left >= MAX(c->window / 2, CREDIT_LOW))
 		return;
 	if (left < c->window / 4 && c->granted && c->window < CREDIT_WINDOW_MAX)
@@ -285,8 +285,19 @@ void session_credits_keep(struct replicator *r, struct group *g)
 	{
 		for (unsigned i = 0; i < s->our_count; i++)
 			if (s->ours[i].group == g->id)
-				(void)store_grant(g->store, s->ours[i].granted - s->ours[i].spent);
+				(void)store_grant(g->store, credit_left(&s->ours[i]));
 	}
+}
+
+/* How much of it the store had granted. What is sent again after a session was lost is not asked for, and may
+ * be more (the reserve is for that): it is no debt that later grants would have to pay. */
+static uint64_t credit_take(struct credit *c, uint64_t bytes)
+{
+	uint64_t granted = MIN(bytes, credit_left(c));
+
+	c->spent += bytes;
+	c->granted = MAX(c->granted, c->spent);
+	return granted;
 }
 
 void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
@@ -295,8 +306,7 @@ void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
 
 	if (!c)
 		return;
-	c->spent += bytes;
-	store_grant_spend(g->store, bytes);
+	store_grant_spend(g->store, credit_take(c, bytes));
 	session_credit_top_up(s, g);
 }
 
@@ -314,7 +324,7 @@ void session_credit_lost(struct session *s, uint16_t group, uint64_t bytes)
 			session_fail(s, -ERR_STALE);
 		return;
 	}
-	c->spent += bytes;
+	bytes = credit_take(c, bytes);
 	g = replica_group(s->r, c->group);
 	if (!g)
 		return;
@@ -498,8 +508,8 @@ void replicator_stream_down(struct replicator *r, uint16_t node, uint16_t stream
 	for (unsigned i = 0; i < s->our_count; i++) {
 		struct group *g = replica_group(r, s->ours[i].group);
 
-		if (g && s->ours[i].granted > s->ours[i].spent)
-			store_grant_return(g->store, s->ours[i].granted - s->ours[i].spent);
+		if (g)
+			store_grant_return(g->store, credit_left(&s->ours[i]));
 	}
 	s->our_count = 0;
 	list_del(&s->link);

@@ -132,6 +132,7 @@ void sim_store_fail(struct store *s, int code); /* from now on every call, and w
 void sim_store_stop(struct store *s); /* every wait ends; the process lives on */
 void sim_store_close(struct store *s); /* after that; handles of its objects are void */
 void sim_store_slow(struct store *s, uint64_t us);
+void sim_store_fill(struct store *s, bool full); /* of space that it could grant */
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
 void sim_store_mark(struct store *s, uint64_t object, uint32_t block); /* and the store says so */
@@ -199,6 +200,7 @@ bool sim_case_attachment(uint64_t seed);
 bool sim_case_move(uint64_t seed);
 bool sim_case_stop(uint64_t seed);
 bool sim_case_slow_log(uint64_t seed);
+bool sim_case_full_tail(uint64_t seed);
 bool sim_case_evacuate(uint64_t seed);
 bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);

@@ -71,6 +71,7 @@ struct store {
 	size_t entries, limit;
 	uint64_t slow_us, durable_at;
 	uint64_t granted, free_bytes;
+	bool full; /* gives no more credit */
 	bool batch_armed;
 	struct turn_end turn;
 	struct list jobs;
@@ -822,10 +823,15 @@ void sim_store_spoil(struct store *s)
 
 uint64_t store_grant(struct store *s, uint64_t want)
 {
-	uint64_t got = MIN(want, s->free_bytes - s->granted);
+	uint64_t got = s->full ? 0 : MIN(want, s->free_bytes - s->granted);
 
 	s->granted += got;
 	return got;
+}
+
+void sim_store_fill(struct store *s, bool full)
+{
+	s->full = full;
 }
 
 bool store_is_full(struct store *s)
