@@ -100,6 +100,8 @@ struct list_view {
 	bool backwards;
 };
 int ctl_list(struct ctl *c, const struct list_view *v) MUST_USE;
+/* GET, then the answer by `print`, or as JSON. */
+int ctl_show(struct ctl *c, const char *path, void (*print)(const struct json *j)) MUST_USE;
 void add_bytes(struct table *t, int64_t bytes); /* one cell */
 void print_json(const struct json *j);
 const char *bytes_text(uint64_t bytes, char out[24]);	/* "1.5 GiB" */

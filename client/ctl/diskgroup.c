@@ -278,22 +278,12 @@ static int diskgroup_show(struct ctl *c, int argc, char **argv)
 {
 	CLEANUP(free_ptr) char *path = NULL;
 	const char *number;
-	struct json *j;
 	int rc;
 
 	rc = ctl_args(verb("show"), argc, argv, NULL, 0, &number, 1, 1);
 	if (rc == CTL_OK)
 		rc = group_path(number, "", &path);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", path, NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json)
-		print_json(j);
-	else
-		print_group(j);
-	json_free(j);
-	return CTL_OK;
+	return rc == CTL_OK ? ctl_show(c, path, print_group) : rc;
 }
 
 /* ---- Flush and verify --------------------------------------------------------------------------

@@ -26,6 +26,20 @@ static int put_number(struct json *body, const char *key, const char *text, uint
 	return CTL_OK;
 }
 
+/* What of the volume is meant: NULL: all of it. *body is the caller's when it is CTL_OK. */
+static int scope_body(const char *object, const char *group, struct json **body)
+{
+	int rc;
+
+	*body = json_object_new();
+	rc = put_number(*body, "object", object, UINT32_MAX);
+	if (rc == CTL_OK)
+		rc = put_number(*body, "group", group, UINT16_MAX);
+	if (rc != CTL_OK)
+		json_free(*body);
+	return rc;
+}
+
 static void print_replica(const struct json *r)
 {
 	bool known = json_get(r, "last_seq") != NULL;
@@ -98,16 +112,10 @@ static int volume_force(struct ctl *c, int argc, char **argv)
 	int rc;
 
 	rc = ctl_args(&force_verbs[0], argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
+	if (rc == CTL_OK)
+		rc = scope_body(object, group, &body);
 	if (rc != CTL_OK)
 		return rc;
-	body = json_object_new();
-	rc = put_number(body, "object", object, UINT32_MAX);
-	if (rc == CTL_OK)
-		rc = put_number(body, "group", group, UINT16_MAX);
-	if (rc != CTL_OK) {
-		json_free(body);
-		return rc;
-	}
 	json_put_bool(body, "accept_loss", accept);
 	CLEANUP(free_ptr) char *path = volume_path(name, "/force");
 
@@ -172,16 +180,10 @@ static int quarantine_discard(struct ctl *c, int argc, char **argv)
 	rc = ctl_args(&force_verbs[2], argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
 	if (rc == CTL_OK)
 		rc = confirm(name, yes);
+	if (rc == CTL_OK)
+		rc = scope_body(object, group, &body);
 	if (rc != CTL_OK)
 		return rc;
-	body = json_object_new();
-	rc = put_number(body, "object", object, UINT32_MAX);
-	if (rc == CTL_OK)
-		rc = put_number(body, "group", group, UINT16_MAX);
-	if (rc != CTL_OK) {
-		json_free(body);
-		return rc;
-	}
 	CLEANUP(free_ptr) char *path = volume_path(name, "/discard");
 
 	rc = ctl_call(c, "POST", path, body, &j);

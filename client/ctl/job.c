@@ -151,23 +151,13 @@ static int job_path(const char *word, const char *step, char out[64])
 static int job_show(struct ctl *c, int argc, char **argv)
 {
 	const char *word;
-	struct json *j;
 	char path[64];
 	int rc;
 
 	rc = ctl_args(verb("show"), argc, argv, NULL, 0, &word, 1, 1);
 	if (rc == CTL_OK)
 		rc = job_path(word, "", path);
-	if (rc == CTL_OK)
-		rc = ctl_call(c, "GET", path, NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json)
-		print_json(j);
-	else
-		print_job(j);
-	json_free(j);
-	return CTL_OK;
+	return rc == CTL_OK ? ctl_show(c, path, print_job) : rc;
 }
 
 static int step(struct ctl *c, const char *name, const char *path_end, int argc, char **argv)

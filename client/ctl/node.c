@@ -268,7 +268,6 @@ static void print_node(const struct json *n)
 static int node_show(struct ctl *c, int argc, char **argv)
 {
 	const char *name;
-	struct json *j;
 	int rc;
 
 	rc = ctl_args(verb("show"), argc, argv, NULL, 0, &name, 1, 1);
@@ -277,15 +276,7 @@ static int node_show(struct ctl *c, int argc, char **argv)
 	CLEANUP(free_ptr) char *segment = ctl_escape(name);
 	CLEANUP(free_ptr) char *path = xasprintf("/v1/nodes/%s", segment);
 
-	rc = ctl_call(c, "GET", path, NULL, &j);
-	if (rc != CTL_OK)
-		return rc;
-	if (c->json)
-		print_json(j);
-	else
-		print_node(j);
-	json_free(j);
-	return CTL_OK;
+	return ctl_show(c, path, print_node);
 }
 
 static int node_evacuate(struct ctl *c, int argc, char **argv)

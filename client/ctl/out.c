@@ -123,6 +123,21 @@ int ctl_list(struct ctl *c, const struct list_view *v)
 	return CTL_OK;
 }
 
+int ctl_show(struct ctl *c, const char *path, void (*print)(const struct json *j))
+{
+	struct json *j;
+	int rc = ctl_call(c, "GET", path, NULL, &j);
+
+	if (rc != CTL_OK)
+		return rc;
+	if (c->json)
+		print_json(j);
+	else
+		print(j);
+	json_free(j);
+	return CTL_OK;
+}
+
 void add_bytes(struct table *t, int64_t bytes)
 {
 	char text[24];
