@@ -445,28 +445,18 @@ static void request_reply(struct birth_op *op)
 	reply_json(op, j);
 }
 
-static bool take_text(const struct json *j, const char *key, char *out, size_t cap)
-{
-	const char *s = json_str(j, key);
-
-	if (!s || strlen(s) >= cap)
-		return false;
-	memcpy(out, s, strlen(s) + 1);
-	return true;
-}
-
 /* The joining node's record as it describes itself; checked again by the state machine. */
 static bool take_node(const struct json *j, struct map_node *n)
 {
 	const char *uuid = json_str(j, "uuid");
 
 	return uuid && uuid_parse(uuid, &n->uuid) == 0 && !uuid_is_nil(&n->uuid) &&
-	       json_str(j, "csr") && take_text(j, "name", n->name, sizeof(n->name)) &&
-	       name_ok(n->name) && take_text(j, "fault_set", n->fault_set, sizeof(n->fault_set)) &&
-	       name_ok(n->fault_set) && take_text(j, "address", n->address, sizeof(n->address)) &&
+	       json_str(j, "csr") && json_take_str(j, "name", n->name, sizeof(n->name)) &&
+	       name_ok(n->name) && json_take_str(j, "fault_set", n->fault_set, sizeof(n->fault_set)) &&
+	       name_ok(n->fault_set) && json_take_str(j, "address", n->address, sizeof(n->address)) &&
 	       n->address[0] &&
 	       strspn(n->address, "0123456789abcdefABCDEF.:[]%") == strlen(n->address) &&
-	       take_text(j, "admin", n->admin, sizeof(n->admin));
+	       json_take_str(j, "admin", n->admin, sizeof(n->admin));
 }
 
 void admin_join_request(struct areq *q)
@@ -528,27 +518,6 @@ static int finish_blocking(struct work *w)
 	return birth_join_finish(op->q->admin->cfg.config, &op->join, &op->id);
 }
 
-static unsigned take_peers(const struct json *list, struct birth_peer *out)
-{
-	unsigned n = 0;
-
-	for (size_t i = 0; i < json_len(list) && n < NODES_MAX; i++) {
-		const struct json *j = json_at(list, i);
-		const char *uuid = json_str(j, "uuid");
-		uint64_t number = json_u64(j, "number", 0);
-		struct birth_peer *p = &out[n];
-
-		memset(p, 0, sizeof(*p));
-		if (number == 0 || number > UINT16_MAX || !uuid || uuid_parse(uuid, &p->uuid) < 0 ||
-		    !take_text(j, "address", p->address, sizeof(p->address)))
-			continue;
-		p->number = (uint16_t)number;
-		(void)take_text(j, "admin", p->admin, sizeof(p->admin));
-		n++;
-	}
-	return n;
-}
-
 void admin_join_finish(struct areq *q)
 {
 	const char *uuid = q->body ? json_str(q->body, "cluster_uuid") : NULL;
@@ -574,7 +543,7 @@ void admin_join_finish(struct areq *q)
 	op->join.number = (uint16_t)number;
 	op->join.recovery = (uint16_t)json_u64(q->body, "recovery", 0);
 	op->join.recovery_id = (uint32_t)json_u64(q->body, "recovery_id", 0);
-	op->join.peer_count = take_peers(json_get(q->body, "peers"), op->peers);
+	op->join.peer_count = birth_peers_take(json_get(q->body, "peers"), op->peers, NODES_MAX);
 	op->join.peers = op->peers;
 	op->claims = true;
 	q->admin->birth_busy = true;

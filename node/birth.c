@@ -185,16 +185,6 @@ bool birth_has_ca_key(const char *state_dir)
 	return access(p.ca_key, R_OK) == 0;
 }
 
-static bool take_text(const struct json *j, const char *key, char *out, size_t cap)
-{
-	const char *s = json_str(j, key);
-
-	if (!s || strlen(s) >= cap)
-		return false;
-	memcpy(out, s, strlen(s) + 1);
-	return true;
-}
-
 #define LOST_REMEDY                                                                                \
 	": restore the file from a backup, or empty the state directory and join again as a new "  \
 	"node"
@@ -253,8 +243,8 @@ int identity_load(const char *state_dir, struct identity *out)
 	out->incarnation = (uint32_t)incarnation;
 	if (!cluster || uuid_parse(cluster, &out->cluster) < 0 || !node ||
 	    uuid_parse(node, &out->node) < 0 || number == 0 || number > UINT16_MAX ||
-	    incarnation > UINT32_MAX || !take_text(j, "name", out->name, sizeof(out->name)) ||
-	    !take_text(j, "cluster_name", out->cluster_name, sizeof(out->cluster_name)))
+	    incarnation > UINT32_MAX || !json_take_str(j, "name", out->name, sizeof(out->name)) ||
+	    !json_take_str(j, "cluster_name", out->cluster_name, sizeof(out->cluster_name)))
 		rc = -ERR_CORRUPT;
 	json_free(j);
 	if (rc < 0) {
@@ -477,19 +467,11 @@ int birth_peers_save(const char *state_dir, const struct birth_peer *peers, unsi
 	return write_json(path, j, 0600);
 }
 
-int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max)
+unsigned birth_peers_take(const struct json *list, struct birth_peer *out, unsigned max)
 {
-	CLEANUP(free_ptr) char *path = in_dir(state_dir, "peers.json");
-	const struct json *list;
-	struct json *j;
 	unsigned n = 0;
-	int rc;
 
-	j = read_json(path, &rc);
-	if (!j)
-		return rc == -ENOENT ? 0 : rc;
-	list = json_get(j, "peers");
-	for (size_t i = 0; list && i < json_len(list) && n < max; i++) {
+	for (size_t i = 0; i < json_len(list) && n < max; i++) {
 		const struct json *peer = json_at(list, i);
 		const char *uuid = json_str(peer, "uuid");
 		uint64_t number = json_u64(peer, "number", 0);
@@ -497,12 +479,26 @@ int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max
 
 		memset(p, 0, sizeof(*p));
 		if (number == 0 || number > UINT16_MAX || !uuid || uuid_parse(uuid, &p->uuid) < 0 ||
-		    !take_text(peer, "address", p->address, sizeof(p->address)))
+		    !json_take_str(peer, "address", p->address, sizeof(p->address)))
 			continue;
 		p->number = (uint16_t)number;
-		(void)take_text(peer, "admin", p->admin, sizeof(p->admin));
+		(void)json_take_str(peer, "admin", p->admin, sizeof(p->admin));
 		n++;
 	}
+	return n;
+}
+
+int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max)
+{
+	CLEANUP(free_ptr) char *path = in_dir(state_dir, "peers.json");
+	struct json *j;
+	unsigned n;
+	int rc;
+
+	j = read_json(path, &rc);
+	if (!j)
+		return rc == -ENOENT ? 0 : rc;
+	n = birth_peers_take(json_get(j, "peers"), out, max);
 	json_free(j);
 	return (int)n;
 }

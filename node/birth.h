@@ -15,6 +15,8 @@
 #include "cluster/map.h"
 #include "node/config.h"
 
+struct json;
+
 struct identity {
 	struct uuid cluster, node;
 	uint16_t number;
@@ -98,6 +100,8 @@ int birth_join_finish(const struct config *c, const struct birth_join *j, struct
 
 /* peers.json. load: number of peers (0 when there is no file), at most max. */
 int birth_peers_save(const char *state_dir, const struct birth_peer *peers, unsigned count) MUST_USE;
+/* Those of a JSON list (of peers.json, of what a join is answered) that are whole; others are passed over. */
+unsigned birth_peers_take(const struct json *list, struct birth_peer *out, unsigned max);
 int birth_peers_load(const char *state_dir, struct birth_peer *out, unsigned max);
 
 /* Small durable files: written to path.tmp, fsynced, renamed, directory fsynced. */

@@ -96,6 +96,16 @@ const char *json_str(const struct json *obj, const char *key)
 	return json_string_value(json_object_get(in(obj), key));
 }
 
+bool json_take_str(const struct json *obj, const char *key, char *out, size_t cap)
+{
+	const char *s = json_str(obj, key);
+
+	if (!s || strlen(s) >= cap)
+		return false;
+	memcpy(out, s, strlen(s) + 1);
+	return true;
+}
+
 uint64_t json_u64(const struct json *obj, const char *key, uint64_t dflt)
 {
 	return json_as_u64(json_get(obj, key), dflt);

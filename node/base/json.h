@@ -25,6 +25,8 @@ void json_add_u64(struct json *arr, uint64_t value);
 /* Getters: borrowed; a missing or mistyped key gives the default. */
 const struct json *json_get(const struct json *obj, const char *key); /* NULL if absent */
 const char *json_str(const struct json *obj, const char *key);	      /* NULL if absent */
+/* The string at the key, copied with its NUL; false, and nothing copied: absent, or longer than fits. */
+bool json_take_str(const struct json *obj, const char *key, char *out, size_t cap);
 uint64_t json_u64(const struct json *obj, const char *key, uint64_t dflt);
 int64_t json_i64(const struct json *obj, const char *key, int64_t dflt);
 double json_get_real(const struct json *obj, const char *key, double dflt);
