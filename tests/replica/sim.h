@@ -9,7 +9,7 @@
  *
  *   sim_core.c     events, processes, turns, clocks (node/loop/loop.h)
  *   sim_conn.c     connections (net/conn.h): delay, stall in one direction, reset, silence
- *   sim_store.c    disks (store/store.h): what is durable, what a crash loses, what is destaged
+ *   sim_store*.c   disks (store/store.h): what is durable, what a crash loses, what is destaged
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
  *   sim_relocate.c the leader that moves replicas
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
@@ -121,7 +121,7 @@ void sim_net_end(void);
 bool sim_net_connected(unsigned a, unsigned b);
 void sim_net_describe(char *text, size_t size);
 
-/* sim_store.c */
+/* sim_store*.c */
 struct store *sim_store_create(uint16_t group, uint32_t group_incarnation);
 void sim_store_free(struct store *s);
 void sim_store_attach(struct store *s, struct sim_proc *p); /* a process opened it */
