@@ -71,11 +71,7 @@ TEST(bench, destage)
 	resident("before open");
 	EXPECT_OK(h_open(&h));
 	resident("idle, open and started");
-	for (unsigned o = 0; o < H_OBJECTS; o++) {
-		m->live[o] = true;
-		m->gen[o] = 1;
-		EXPECT_OK(h_object_put(&h, o, 1));
-	}
+	h_objects_put(&h, m);
 	bench(&h, m, "whole pages, 3840 per commit", 64, 16);
 	bench(&h, m, "16 per page, 960 per commit", 16, 60);
 	bench(&h, m, "1 per page, 60 per commit", 1, 200);

@@ -256,6 +256,15 @@ int h_object_put(struct harness *h, unsigned object, uint32_t gen)
 	return op_run(h, &o, run_put);
 }
 
+void h_objects_put(struct harness *h, struct model *m)
+{
+	for (unsigned o = 0; o < H_OBJECTS; o++) {
+		m->live[o] = true;
+		m->gen[o] = 1;
+		EXPECT_OK(h_object_put(h, o, 1));
+	}
+}
+
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen)
 {
 	struct op_call o = {.object = object, .gen = gen};

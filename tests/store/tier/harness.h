@@ -62,6 +62,7 @@ void h_run(struct harness *h, unsigned shard, struct h_call *c, void (*fn)(struc
 void h_done(struct h_call *c, int rc);
 
 int h_object_put(struct harness *h, unsigned object, uint32_t gen);
+void h_objects_put(struct harness *h, struct model *m); /* all of them, generation 1 */
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen);
 int h_settle(struct harness *h); /* tier_settle, waited for */
 int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_page *out);

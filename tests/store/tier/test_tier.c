@@ -10,15 +10,6 @@ static struct model *model_new(void)
 	return xcalloc(1, sizeof(struct model));
 }
 
-static void put_objects(struct harness *h, struct model *m)
-{
-	for (unsigned o = 0; o < H_OBJECTS; o++) {
-		m->live[o] = true;
-		m->gen[o] = 1;
-		EXPECT_OK(h_object_put(h, o, 1));
-	}
-}
-
 /* Random pages of one shard's objects; `pages` distinct ones. */
 static struct h_batch *random_batch(struct harness *h, struct model *m, unsigned shard,
 				    unsigned pages, unsigned blocks, bool raw_only)
@@ -71,7 +62,7 @@ static void model_run(unsigned caps, unsigned shards, bool compression, uint64_t
 	h.mixed = pool != 0;
 	h.pool = pool;
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	for (unsigned round = 0; round < 8; round++) {
 		struct h_batch *b[4];
 
@@ -127,7 +118,7 @@ TEST(tier, checkpoint_folds_deltas)
 
 	h_init(&h, "fold", 1, 64, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	for (unsigned i = 0; i < SEG_FOLD_COMMITS + 60; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 1, 1, true)));
 	EXPECT(h.tier->delta_first > SEG_FOLD_COMMITS);
@@ -149,7 +140,7 @@ TEST(tier, replayed_and_foreign_records_change_nothing)
 
 	h_init(&h, "replay", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	b = h_batch_new(&h, m, 0);
 	v = h_batch_open_page(b, 0, 3)->version;
 	h_batch_block(b, 4, 4001);
@@ -194,7 +185,7 @@ TEST(tier, damaged_log_payload_is_damaged_not_stored)
 
 	h_init(&h, "logdamage", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	b = h_batch_new(&h, m, 0);
 	h_batch_open_page(b, 0, 3);
 	h_batch_block(b, 1, 11);
@@ -226,7 +217,7 @@ TEST(tier, deleted_objects_give_their_space_back)
 
 	h_init(&h, "delete", 1, 64, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	before = tier_free_bytes(h.tier);
 	for (unsigned i = 0; i < 10; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 20, 8, false)));
@@ -266,7 +257,7 @@ TEST(tier, full_then_overwritten_then_trimmed)
 
 	h_init(&h, "full", 1, 48, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	empty = tier_free_bytes(h.tier);
 	for (unsigned i = 0; i < 400 && tier_free_bytes(h.tier) > 2u << 20; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
@@ -344,7 +335,7 @@ TEST(tier, flipped_bytes_in_segments_are_reported_never_served)
 	h_init(&h, "flip", 1, 48, 1);
 	h.compression = true;
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	for (unsigned i = 0; i < 20; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 10, 30, true)));
 	h_compare(&h, m, false);
@@ -384,7 +375,7 @@ TEST(tier, blocks_that_moved_under_a_reader_are_found_again)
 	h_init(&h, "moved", 1, 32, 1);
 	h.cfg.block_cache_bytes = 0;
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	struct h_batch *b = h_batch_new(&h, m, 0);
 
 	h_batch_open_page(b, 0, 70);
@@ -425,7 +416,7 @@ TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
 
 	h_init(&h, "lost", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
 	h_close(&h);
 	snprintf(cmd, sizeof(cmd), "cp -r %s %s.old", h.meta, h.meta);
@@ -483,7 +474,7 @@ TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
 	EXPECT_OK(tier_format(&h.cfg));
 	EXPECT_OK(h_open(&h));
 	memset(m, 0, sizeof(*m));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	h_compare(&h, m, false);
 	EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
 	h_compare(&h, m, false);
@@ -504,7 +495,7 @@ TEST(tier, a_lost_page_row_is_damage_not_zeros)
 
 	h_init(&h, "lostrow", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	b = h_batch_new(&h, m, 0);
 	h_batch_open_page(b, 2, 7);
 	h_batch_block(b, 0, 21);
@@ -541,7 +532,7 @@ TEST(tier, inspect_decodes_and_reports)
 
 	h_init(&h, "inspect", 1, 32, 1);
 	EXPECT_OK(h_open(&h));
-	put_objects(&h, m);
+	h_objects_put(&h, m);
 	for (unsigned i = 0; i < 2; i++) /* a unit behind the one that goes bad */
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, false)));
 	h_close(&h);

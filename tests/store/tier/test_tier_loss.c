@@ -9,15 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static void put_objects(struct harness *h, struct model *m)
-{
-	for (unsigned o = 0; o < H_OBJECTS; o++) {
-		m->live[o] = true;
-		m->gen[o] = 1;
-		EXPECT_OK(h_object_put(h, o, 1));
-	}
-}
-
 static int random_batch(struct harness *h, struct model *m, unsigned pages, unsigned blocks)
 {
 	struct h_batch *b = h_batch_new(h, m, 0);
@@ -95,7 +86,7 @@ static void fill(struct harness *h, struct model *m, const char *name, bool dedu
 	h->dedup = dedup;
 	h->pool = dedup ? 2500 : 0;
 	EXPECT_OK(h_open(h));
-	put_objects(h, m);
+	h_objects_put(h, m);
 	for (unsigned i = 0; i < 6; i++)
 		EXPECT_OK(random_batch(h, m, 16, 40));
 	h_compare(h, m, false);

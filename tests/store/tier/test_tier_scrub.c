@@ -76,11 +76,7 @@ static struct model *start(struct harness *h, const char *name, bool dedup)
 	h->dedup = dedup;
 	h->cfg.damaged = on_damage;
 	EXPECT_OK(h_open(h));
-	for (unsigned o = 0; o < H_OBJECTS; o++) {
-		m->live[o] = true;
-		m->gen[o] = 1;
-		EXPECT_OK(h_object_put(h, o, 1));
-	}
+	h_objects_put(h, m);
 	return m;
 }
 
