@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <ftw.h>
 #include <stdarg.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TESTS_MAX 1024
@@ -35,6 +36,13 @@ void test_failed(const char *file, int line, const char *fmt, ...)
 		fprintf(stderr, "files kept in %s\n", dir_made);
 	fflush(NULL);
 	abort();
+}
+
+void test_pause(const char *file, int line, unsigned times, const char *what)
+{
+	if (times == 60000)
+		test_failed(file, line, "waited too long until: %s", what);
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
 void test_expect_mem(const char *file, int line, const char *what, const void *got, const void *want,

@@ -27,6 +27,14 @@ _Noreturn void test_failed(const char *file, int line, const char *fmt, ...) PRI
 		if (!(x))                                                                          \
 			test_failed(__FILE__, __LINE__, "expected: %s", #x);                       \
 	} while (0)
+/* Asks every millisecond until it holds; a minute is too long. For what other threads and processes do and
+ * tell nobody. */
+#define EXPECT_SOON(x)                                                                             \
+	do {                                                                                       \
+		for (unsigned n_ = 0; !(x); n_++)                                                  \
+			test_pause(__FILE__, __LINE__, n_, #x);                                    \
+	} while (0)
+void test_pause(const char *file, int line, unsigned times, const char *what);
 #define EXPECT_EQ(a, b)                                                                            \
 	do {                                                                                       \
 		long long a_ = (long long)(a), b_ = (long long)(b);                                \

@@ -3,7 +3,6 @@
  * another
  * device in the place of each kind. */
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/store/log/rig.h"
@@ -64,18 +63,18 @@ static int do_versions(void *arg, struct wait *w)
 	return store_page_versions(object(a), &a->versions, w);
 }
 
+static bool loss_known(struct ask *a)
+{
+	EXPECT_OK(rig_call(a->r, 0, do_lost, a));
+	return a->known;
+}
+
+/* Until the walk has ended, and what it found here has been told. */
 static uint64_t wait_lost(struct rig *r)
 {
-	const struct timespec ms = {0, 1000000};
 	struct ask a = {.r = r};
 
-	for (unsigned i = 0; i < 20000; i++) {
-		EXPECT_OK(rig_call(r, 0, do_lost, &a));
-		if (a.known)
-			break;
-		nanosleep(&ms, NULL);
-	}
-	EXPECT(a.known);
+	EXPECT_SOON(loss_known(&a));
 	EXPECT_OK(rig_call(r, 0, do_lost, &a));
 	return a.lost;
 }
@@ -285,7 +284,6 @@ TEST(loss, the_last_capacity_device_is_not_given_up)
 	struct store_device d[GROUP_DEVICES_MAX];
 	struct store_stats st;
 	struct record rec = rec_write(1, PAGES + 1, 0, PAGE_BLOCKS);
-	const struct timespec ms = {0, 1000000};
 
 	setenv("ASHLAR_TEST_DEVICE_FAULTS", test_dir(), 1);
 	fill(&r, "last", 1, true);
@@ -293,11 +291,7 @@ TEST(loss, the_last_capacity_device_is_not_given_up)
 	EXPECT_OK(rig_append(&r, 2, &rec, seed_of(0))); /* the log takes it, the destager cannot */
 	rig_commit(&r, 2, 1, PAGES + 1);
 	(void)rig_flush(&r);
-	store_stats(r.store, &st);
-	for (unsigned i = 0; i < 20000 && !st.failed; i++) {
-		nanosleep(&ms, NULL);
-		store_stats(r.store, &st);
-	}
+	EXPECT_SOON((store_stats(r.store, &st), st.failed));
 	EXPECT_EQ(st.failed, -ERR_DEVICE);
 	rig_close(&r);
 	EXPECT(rig_open(&r, 1) < 0);

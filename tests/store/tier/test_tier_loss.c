@@ -6,7 +6,6 @@
 #include "tests/store/tier/harness.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 static int random_batch(struct harness *h, struct model *m, unsigned pages, unsigned blocks)
@@ -31,12 +30,7 @@ static int random_batch(struct harness *h, struct model *m, unsigned pages, unsi
  */
 static void wait_known(struct harness *h)
 {
-	const struct timespec ms = {0, 1000000};
-
-	for (unsigned i = 0; !tier_loss_known(h->tier); i++) {
-		EXPECT(i < 20000);
-		nanosleep(&ms, NULL);
-	}
+	EXPECT_SOON(tier_loss_known(h->tier));
 }
 
 static void lost_objects(struct h_call *c)

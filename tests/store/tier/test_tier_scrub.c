@@ -2,8 +2,6 @@
 /* Scrub: what each kind of damage looks like to it, what it marks, and what it leaves alone. */
 #include "tests/store/tier/harness.h"
 
-#include <time.h>
-
 #define DAY 86400u
 
 struct told {
@@ -45,9 +43,10 @@ static void barrier(struct harness *h)
 		h_run(h, s, &c, barrier_run);
 }
 
-static void nap(void)
+static const struct store_scrub *status(struct harness *h, struct store_scrub *st)
 {
-	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	tier_scrub_status(h->tier, st);
+	return st;
 }
 
 /* A whole pass at full rate; what it found. */
@@ -59,10 +58,7 @@ static uint64_t pass(struct harness *h)
 	tier_scrub_status(h->tier, &st);
 	before = st.passes;
 	tier_scrub_start(h->tier);
-	do {
-		nap();
-		tier_scrub_status(h->tier, &st);
-	} while (st.passes == before);
+	EXPECT_SOON(status(h, &st)->passes != before);
 	barrier(h);
 	return st.found;
 }
@@ -340,8 +336,7 @@ TEST(scrub, a_read_that_meets_damage_has_it_marked)
 	fill(&h, m, 0, 2);
 	flip(&h, place_of(&h, 0, 1, 9), 1);
 	EXPECT_EQ(h_compare(&h, m, true), 1);
-	while (atomic_load(&h.tier->scrub.suspects_open))
-		nap();
+	EXPECT_SOON(!atomic_load(&h.tier->scrub.suspects_open));
 	barrier(&h);
 	EXPECT(told.blocks[0][1] == 1ull << 9);
 	EXPECT_OK(h_page_get(&h, 0, 1, &p));
@@ -360,8 +355,7 @@ TEST(scrub, damage_of_an_earlier_life_is_told_at_the_start)
 	h_close(&h);
 	memset(told.blocks, 0, sizeof(told.blocks));
 	EXPECT_OK(h_open(&h));
-	while (!told_count())
-		nap();
+	EXPECT_SOON(told_count());
 	EXPECT(told.blocks[0][1] == 1ull << 9);
 	finish(&h, m);
 }
@@ -377,20 +371,14 @@ TEST(scrub, goes_on_where_it_was_after_a_restart_and_keeps_its_rate)
 		fill(&h, m, o, 12);
 	/* A pass begins by itself, spread over its time: of the first steps each has to wait. */
 	tier_scrub_pace(h.tier, DAY, 1u << 20, 20 * DAY);
-	do {
-		nap();
-		tier_scrub_status(h.tier, &st);
-	} while (!st.checked_bytes);
+	EXPECT_SOON(status(&h, &st)->checked_bytes);
 	EXPECT_EQ(st.phase, SCRUB_SEGMENTS);
 	EXPECT(st.rate_bytes_per_s < 4096);
 	EXPECT(scrub_wait_us(h.tier) > 1000000);
 	/* Asked for, it runs at the full rate: 1 MiB/s here. */
 	began = loop_mono_us(h.loops[0]);
 	tier_scrub_start(h.tier);
-	do {
-		nap();
-		tier_scrub_status(h.tier, &st);
-	} while (st.checked_bytes < 3u << 20);
+	EXPECT_SOON(status(&h, &st)->checked_bytes >= 3u << 20);
 	EXPECT(loop_mono_us(h.loops[0]) - began >= 1000000);
 	EXPECT_EQ(st.rate_bytes_per_s, 1u << 20);
 	h_close(&h);
@@ -402,10 +390,7 @@ TEST(scrub, goes_on_where_it_was_after_a_restart_and_keeps_its_rate)
 	EXPECT(st.asked && st.passes == 0);
 	EXPECT(h.tier->scrub.row.segment != 0);
 	tier_scrub_pace(h.tier, DAY, 0, 20 * DAY);
-	do {
-		nap();
-		tier_scrub_status(h.tier, &st);
-	} while (!st.passes);
+	EXPECT_SOON(status(&h, &st)->passes);
 	EXPECT_EQ(st.found, 0);
 	EXPECT(st.checked_bytes < checked + (14u << 20)); /* it did not begin again */
 	EXPECT(st.finished_s >= 20 * DAY);
@@ -420,10 +405,7 @@ TEST(scrub, stops_and_stays_stopped)
 
 	fill(&h, m, 0, 12);
 	tier_scrub_stop(h.tier);
-	do {
-		nap();
-		tier_scrub_status(h.tier, &st);
-	} while (!st.stopped);
+	EXPECT_SOON(status(&h, &st)->stopped);
 	tier_scrub_pace(h.tier, DAY, 0, 20 * DAY);
 	h_close(&h);
 	EXPECT_OK(h_open(&h));
