@@ -120,6 +120,7 @@ void control_duty(struct control *c)
 	if (!leader)
 		return;
 	control_relocate(c);
+	control_presence(c);
 	if (c->member_busy || now < c->duty_us)
 		return;
 	c->duty_us = now + CONTROL_DUTY_US;

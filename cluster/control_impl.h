@@ -111,6 +111,7 @@ struct control {
 	bool member_busy;
 	uint16_t member_node, avoid_node; /* avoid: did not catch up */
 	uint64_t avoid_us, duty_us, removed_us; /* removed: when one was last proposed */
+	uint64_t presence_us; /* of the next look at who is there */
 
 	/* Where replicas should be (control_relocate.c). */
 	uint64_t started_us, leader_since_us, plan_us, planned_us;
@@ -164,6 +165,9 @@ bool control_node_leaves(const struct control *c, uint16_t node); /* but for its
 void control_remove(struct control *c);
 /* On the leader, before a command is appended: 0, or a refusal in *out. A node that we hear is not dead. */
 int control_remove_check(const struct control *c, const void *cmd, size_t len, struct command_result *out);
+
+/* control_presence.c: on the leader */
+void control_presence(struct control *c);
 
 /* control_nodes.c */
 void control_nodes_tell(struct control *c, struct peer *p);

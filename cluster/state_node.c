@@ -170,6 +170,8 @@ int state_node_start(struct state *s, const struct command *c, struct command_re
 	n->awaited = false;
 	out->number = n->incarnation;
 	state_node_changed(s, n);
+	state_event_add(s, 0, "NODE_STARTED", "node %s started, incarnation %u, version %u.%u", n->name,
+			n->incarnation, n->version_major, n->version_minor);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
  *
  * Crash-only behind that: nothing here does what a kill -9 would not leave right, each step has a
  * limit, and there is one way to come back, which is always tested. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -120,6 +121,7 @@ static void drain_look(struct drain *d)
 void node_stop(struct node *n)
 {
 	struct drain *d;
+	char text[128];
 
 	if (n->stopping)
 		return;
@@ -129,6 +131,9 @@ void node_stop(struct node *n)
 		return;
 	}
 	log_info("node", "stopping: primaries move away, replicas resign", "%s", "");
+	snprintf(text, sizeof(text), "node %s stops: its primaries move away, its replicas resign",
+		 n->identity.name);
+	node_event(n, 0, "NODE_STOPPING", text);
 	d = xcalloc(1, sizeof(*d)); /* until the exit */
 	d->node = n;
 	d->job = (struct admin_shard_job){.run = drain_on_shard, .arg = d};

@@ -158,6 +158,11 @@ struct end *end_make(struct machine *m, int fd, const struct conn_ops *ops)
 /* Returns a's end. */
 struct end *connect_nodes(uint16_t a, uint16_t b)
 {
+	return connect_process(a, b, 1);
+}
+
+struct end *connect_process(uint16_t a, uint16_t b, uint32_t incarnation)
+{
 	struct end *x, *y;
 	int fd[2];
 
@@ -166,7 +171,7 @@ struct end *connect_nodes(uint16_t a, uint16_t b)
 	y = end_make(&machine[b], fd[1], &node_ops);
 	x->peer = b;
 	y->peer = a;
-	control_peer_up(machine[a].control, b, 1, x->conn);
+	control_peer_up(machine[a].control, b, incarnation, x->conn);
 	control_peer_up(machine[b].control, a, 1, y->conn);
 	return x;
 }

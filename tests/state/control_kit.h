@@ -51,6 +51,7 @@ double seconds(void);
 void node_start(uint16_t id, bool bootstrap, const char *dir);
 struct end *end_make(struct machine *m, int fd, const struct conn_ops *ops);
 struct end *connect_nodes(uint16_t a, uint16_t b); /* returns a's end; b's is the next */
+struct end *connect_process(uint16_t a, uint16_t b, uint32_t incarnation); /* the same: of b */
 void on_stopped(void *ctx);
 void cut_off(uint16_t id); /* closes all its connections */
 
