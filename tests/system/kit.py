@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What system tests share: a lab that goes away at the end, commands that must succeed or must fail, the
 history load in the background. A test is a script; it prints what it does and exits 0, 1 or 77 (skipped)."""
-import atexit, glob, json, os, signal, socket, struct, subprocess, sys, time
+import atexit, contextlib, glob, json, os, signal, socket, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("ASHLAR_BIN", os.path.join(ROOT, "build/release/bin"))
@@ -150,7 +150,15 @@ class Load:
                                    f"--rate_iops={iops}", f"--write_lat_log={self.base}", "--log_unix_epoch=1",
                                    "--output-format=json"],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.marks = []
         atexit.register(self.clean)
+
+    @contextlib.contextmanager
+    def during(self, what, limit_ms=None):
+        """What is done in this block may stall the load for limit_ms; finish() judges that (None: its caller does)."""
+        begin = time.time()
+        yield
+        self.marks.append((what, begin, time.time(), limit_ms))
 
     def clean(self):
         if self.p.poll() is None:
@@ -159,7 +167,7 @@ class Load:
             os.unlink(f)
 
     def finish(self):
-        """Ends it; it must have met no error."""
+        """Ends it; it must have met no error, and no stall longer than it may be."""
         self.p.send_signal(signal.SIGINT)
         out, _ = self.p.communicate(timeout=120)
         j = json.loads(out[out.index("{"):])["jobs"][0]
@@ -169,6 +177,11 @@ class Load:
         self.ends = sorted(int(x[0]) for x in lines)
         self.lat = [(int(x[0]), int(x[1]) / 1e6) for x in lines]
         self.clean()
+        for what, begin, end, limit in self.marks:
+            gap, lat = self.worst(begin, end)
+            step(f"{what}: longest gap {gap:.0f} ms, longest latency {lat:.0f} ms")
+            if limit and max(gap, lat) > limit:
+                fail(f"{what}: the load stalled for more than {limit} ms")
 
     def worst(self, begin, end):
         """Of the wall-clock seconds begin … end: the longest gap between completions and the longest latency, in ms."""

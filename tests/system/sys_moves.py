@@ -24,16 +24,15 @@ def answer(*args, rc):
 
 
 load = Load(lab.uri("client", "v"), "512m")
-marks = []
 
 
 def timed(what, fn):
     """What fn does, and the second after it, in which a stall that it caused would show."""
-    begin = time.time()
-    fn()
-    took = time.time() - begin
-    time.sleep(1)  # the length of the measurement
-    marks.append((what, begin, time.time()))
+    with load.during(what):
+        begin = time.time()
+        fn()
+        took = time.time() - begin
+        time.sleep(1)  # the length of the measurement
     step(f"{what}: {took * 1000:.0f} ms")
 
 
@@ -78,12 +77,11 @@ if LONG:
     step("primaries return")
     watch_for("primaries at all nodes", lambda: all(primaries(n) for n in "123"), 60)
 load.finish()
-normal = [load.worst(b, e) for w, b, e in marks if w == "nothing"]
+normal = [load.worst(b, e) for w, b, e, _ in load.marks if w == "nothing"]
 bound = max([200 if LONG else 600] + [2 * max(gap, lat) for gap, lat in normal])
 step(f"without any move: gap and latency at most {[tuple(round(x) for x in n) for n in normal]} ms; bound {bound:.0f} ms")
-for what, begin, end in marks:
+for what, begin, end, _ in load.marks:
     gap, lat = load.worst(begin, end)
-    step(f"{what}: longest gap {gap:.0f} ms, longest latency {lat:.0f} ms")
     if max(gap, lat) > bound:
         fail(f"{what}: the load stalled for {max(gap, lat):.0f} ms")
 lab.done()
