@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What system tests share: a lab that goes away at the end, commands that must succeed or must fail, the
 history load in the background. A test is a script; it prints what it does and exits 0, 1 or 77 (skipped)."""
-import atexit, contextlib, glob, json, os, signal, socket, struct, subprocess, sys, time
+import atexit, contextlib, errno, glob, json, os, signal, socket, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("ASHLAR_BIN", os.path.join(ROOT, "build/release/bin"))
@@ -102,6 +102,12 @@ class Lab:
 
     def alive(self, node):
         return f"NODE{node}_PID=" in self.do("env")
+
+    def log_since(self, node, at):
+        """Warnings and errors of the node's log behind this byte."""
+        with open(self.path(node, "log"), errors="replace") as f:
+            f.seek(at)
+            return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
 
     def in_sync_via(self, node, timeout=120):
         def whole():
@@ -296,3 +302,49 @@ class Nbd:
 
     def __exit__(self, *_):
         self.close()
+
+
+class Known:
+    """A volume whose whole content is known: what was written through any node reads back right through every one."""
+    CHUNK = 1 << 20
+
+    def __init__(self, lab, volume, size, rng):
+        self.lab, self.volume, self.rng = lab, volume, rng
+        self.content = bytearray(size)
+        self.case = "start"  # what a failure is told with
+
+    def write(self, node, off, n):
+        """Random bytes, n of them from off on."""
+        data = self.rng.randbytes(n)
+        with Nbd(self.lab.socket(node), self.volume) as d:
+            for at in range(0, n, self.CHUNK):
+                d.write(off + at, data[at:at + self.CHUNK])
+        self.content[off:off + n] = data
+
+    def verify(self, nodes, may_fail=False):
+        """Reads all through each node. may_fail: EIO is an answer, a wrong block is not. The number of such answers."""
+        failed = 0
+        for node in nodes:
+            with Nbd(self.lab.socket(node), self.volume) as d:
+                for off in range(0, len(self.content), self.CHUNK):
+                    try:
+                        got = d.read(off, self.CHUNK)
+                    except NbdError as e:
+                        if not may_fail or e.errno != errno.EIO:
+                            fail(f"{self.case}: read of {off} through node {node}: {e}")
+                        failed += 1
+                        continue
+                    want = self.content[off:off + self.CHUNK]
+                    if got != want:
+                        bad = [off + b for b in range(0, self.CHUNK, 4096) if got[b:b + 4096] != want[b:b + 4096]]
+                        fail(f"{self.case}: WRONG DATA through node {node} at {bad[:8]} ({len(bad)} blocks)")
+        return failed
+
+
+def flip_bit(path, at, rng):
+    """One bit of the byte at `at`."""
+    with open(path, "r+b") as f:
+        f.seek(at)
+        old = f.read(1)
+        f.seek(at)
+        f.write(bytes([old[0] ^ (1 << rng.randrange(8))]))

@@ -5,27 +5,18 @@ names the file, and the cluster goes on; or it comes up and repairs itself from 
 acknowledged reads back right through every node, whatever was damaged. One block may answer EIO while its
 only other copy is away; a wrong one may not be read, ever.
   SEED=N repeats a run; CASES=a,b runs only these; ROUNDS=n."""
-import errno, glob, random, shutil, sys, os
+import glob, random, shutil, sys, os
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
 
 MIB = 1 << 20
-SIZE, CHUNK = 96 * MIB, MIB
+SIZE = 96 * MIB
 seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
 rng = random.Random(seed)
 step(f"SEED={seed}")
 lab = Lab("damage", "--nodes", "3", "--ram", "--size", "384M", "--cache", "64M")
 lab.volume("v", f"{SIZE // MIB}M")
-known = bytearray(SIZE)
-
-
-# ---- the known content ----
-def put(node, off, n):
-    data = rng.randbytes(n)
-    with Nbd(lab.socket(node), "v") as d:
-        for at in range(0, n, CHUNK):
-            d.write(off + at, data[at:at + CHUNK])
-    known[off:off + n] = data
+known = Known(lab, "v", SIZE, rng)
 
 
 def scribble(node):
@@ -35,26 +26,7 @@ def scribble(node):
             off = rng.randrange((SIZE - n) // 4096) * 4096
             data = rng.randbytes(n)
             d.write(off, data)
-            known[off:off + n] = data
-
-
-def verify(nodes, may_fail=False):
-    """Reads all through each node. may_fail: EIO is an answer, a wrong block is not."""
-    failed = 0
-    for node in nodes:
-        with Nbd(lab.socket(node), "v") as d:
-            for off in range(0, SIZE, CHUNK):
-                try:
-                    got = d.read(off, CHUNK)
-                except NbdError as e:
-                    if not may_fail or e.errno != errno.EIO:
-                        fail(f"{case}: read of {off} through node {node}: {e}")
-                    failed += 1
-                    continue
-                if got != known[off:off + CHUNK]:
-                    bad = [b for b in range(0, CHUNK, 4096) if got[b:b + 4096] != known[off + b:off + b + 4096]]
-                    fail(f"{case}: WRONG DATA through node {node} at {[off + b for b in bad[:8]]} ({len(bad)} blocks)")
-    return failed
+            known.content[off:off + n] = data
 
 
 # ---- damage ----
@@ -76,12 +48,8 @@ def extents(path, lo, hi):
 
 
 def flip(path, places):
-    with open(path, "r+b") as f:
-        for at in places:
-            f.seek(at)
-            old = f.read(1)
-            f.seek(at)
-            f.write(bytes([old[0] ^ (1 << rng.randrange(8))]))
+    for at in places:
+        flip_bit(path, at, rng)
 
 
 def pick(ranges, n):
@@ -209,12 +177,6 @@ CASES = {
 }
 
 
-def log_since(v, at):
-    with open(lab.path(v, "log"), errors="replace") as f:
-        f.seek(at)
-        return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
-
-
 def keep(v, name):
     """What a person would restore from; the capacity device only where it may be needed."""
     d = lab.path(v) + ".kept"
@@ -244,7 +206,7 @@ def settled(v):
         rc, _, _ = lab.do("wait", "in-sync", rc=None, timeout=0.3)
         if rc == 0:
             return True
-    fail(f"{case}: neither in-sync nor reported as failed\n" + "\n".join(log_since(v, 0)[-8:]))
+    fail(f"{known.case}: neither in-sync nor reported as failed\n" + "\n".join(lab.log_since(v, 0)[-8:]))
 
 
 def expose(v, others):
@@ -253,21 +215,21 @@ def expose(v, others):
     failed = []
     for o in others:
         lab.do("kill", o)
-        failed.append(verify([v], may_fail=True))
+        failed.append(known.verify([v], may_fail=True))
         lab.do("start", o)
         lab.in_sync(60)
-    verify([v])
-    print(f"      alone: {failed[0]} + {failed[1]} of {SIZE // CHUNK} reads answered EIO; none with the peers back",
+    known.verify([v])
+    print(f"      alone: {failed[0]} + {failed[1]} of {SIZE // known.CHUNK} reads answered EIO; none with the peers back",
           flush=True)
 
 
 def one(name, r):
     """Kill, damage, start, judge."""
-    global case, before
+    global before
     damage, want = CASES[name]
     v = rng.randrange(1, 4)
     others = [n for n in (1, 2, 3) if n != v]
-    case = f"{name} round {r + 1}"
+    case = known.case = f"{name} round {r + 1}"
     before = {v: open(lab.path(v, "cache"), "rb").read()} if name == "log-tail" else {}
     scribble(others[0])
     lab.do("kill", v)
@@ -285,7 +247,7 @@ def one(name, r):
     if rc == 0 and want == "repair":
         lab.in_sync(60)
     answer = "refuses" if rc else "serves, in-sync" if settled(v) else "serves without the disk group"
-    messages = log_since(v, at)
+    messages = lab.log_since(v, at)
     said = [m for m in messages if "level=error" in m]
     print(f"  {case}: node {v}, {os.path.relpath(path, lab.path(v))}: {answer}", flush=True)
     for m in (said or messages)[:3]:
@@ -300,7 +262,7 @@ def one(name, r):
                 names = lab.path(v, d)
         if not any(names in m for m in said):
             fail(f"{case}: no error message names {names}\n" + "\n".join(messages[-8:]))
-        verify(others if answer == "refuses" else (1, 2, 3))
+        known.verify(others if answer == "refuses" else (1, 2, 3))
         if answer != "refuses":
             lab.do("kill", v)
         else:
@@ -311,17 +273,17 @@ def one(name, r):
         lab.do("start", v)
         lab.in_sync(60)
         restored = True
-    verify((1, 2, 3))
+    known.verify((1, 2, 3))
     if not restored and name in ("segments", "log-middle"):
         if r % 3 == 1:
             expose(v, others)
-        put(others[0], 0, SIZE)  # else the next case would meet a second fault: damage stays until overwritten
+        known.write(others[0], 0, SIZE)  # else the next case would meet a second fault: damage stays until overwritten
     shutil.rmtree(kept)
 
 
-put(1, 0, SIZE)
-case = "undamaged"
-verify((1, 2, 3))
+known.write(1, 0, SIZE)
+known.case = "undamaged"
+known.verify((1, 2, 3))
 # A damaged table may be met only when it is compacted, rounds later; the group then comes back by itself
 # (sys_reopen waits for that).
 names = os.environ.get("CASES", ",".join(CASES)).split(",")

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
 
 MIB = 1 << 20
-SIZE, CHUNK = 16 * MIB, MIB
+SIZE = 16 * MIB
 if "--seed" in sys.argv:
     os.environ["SEED"] = sys.argv[sys.argv.index("--seed") + 1]
 seed = int(os.environ.get("SEED", time.time_ns() % 1000000 if LONG else 1))
@@ -19,29 +19,7 @@ rounds = int(os.environ.get("ROUNDS", 200 if LONG else 20))
 step(f"SEED={seed} ROUNDS={rounds}")
 lab = Lab("flip", "--nodes", "3", "--ram", "--size", "256M", "--cache", "64M")
 lab.volume("v", f"{SIZE // MIB}M")
-known = bytearray(SIZE)
-case = "start"
-
-
-def write(node, off, n):
-    data = rng.randbytes(n)
-    with Nbd(lab.socket(node), "v") as d:
-        for at in range(0, n, CHUNK):
-            d.write(off + at, data[at:at + CHUNK])
-    known[off:off + n] = data
-
-
-def verify(nodes):
-    for node in nodes:
-        with Nbd(lab.socket(node), "v") as d:
-            for off in range(0, SIZE, CHUNK):
-                try:
-                    got = d.read(off, CHUNK)
-                except NbdError as e:
-                    fail(f"{case}: read of {off} through node {node}: {e}")
-                if got != known[off:off + CHUNK]:
-                    bad = [off + b for b in range(0, CHUNK, 4096) if got[b:b + 4096] != known[off + b:off + b + 4096]]
-                    fail(f"{case}: WRONG DATA through node {node} at {bad[:8]} ({len(bad)} blocks)")
+known = Known(lab, "v", SIZE, rng)
 
 
 # ---- places to flip ----
@@ -62,8 +40,8 @@ def live(path):
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
         for _ in range(200):
             b = rng.randrange(SIZE // 4096) * 4096
-            at = m.find(known[b:b + 64])
-            if at >= 0 and at % 4096 == 0 and m.find(known[b:b + 64], at + 1) < 0:
+            at = m.find(known.content[b:b + 64])
+            if at >= 0 and at % 4096 == 0 and m.find(known.content[b:b + 64], at + 1) < 0:
                 return at + rng.randrange(4096)
     return None
 
@@ -110,14 +88,6 @@ KINDS = {
 }
 
 
-def flip(path, at):
-    with open(path, "r+b") as f:
-        f.seek(at)
-        old = f.read(1)
-        f.seek(at)
-        f.write(bytes([old[0] ^ (1 << rng.randrange(8))]))
-
-
 # ---- what is known of the cluster ----
 def facts():
     return lab.json("scrub", "status")
@@ -128,13 +98,13 @@ def scrubbed():
     before = {g["group"]: g["scrub"]["passes"] for g in facts() if g.get("scrub")}
     audits = {n: audit(n) for n in (1, 2, 3)}
     lab.ashlar("scrub", "start", "--all")
-    watch_for(f"{case}: the passes to end", lambda: all(
+    watch_for(f"{known.case}: the passes to end", lambda: all(
         g.get("scrub") and g["scrub"]["passes"] != before.get(g["group"], 0) for g in facts()), 60)
-    watch_for(f"{case}: nothing to be damaged any more", lambda: not any(damaged(n) for n in (1, 2, 3)), 60)
-    watch_for(f"{case}: the copies to be compared", lambda: all(audit(n) > audits[n] for n in (1, 2, 3)), 60)
+    watch_for(f"{known.case}: nothing to be damaged any more", lambda: not any(damaged(n) for n in (1, 2, 3)), 60)
+    watch_for(f"{known.case}: the copies to be compared", lambda: all(audit(n) > audits[n] for n in (1, 2, 3)), 60)
     for n in (1, 2, 3):
         if number(n, "diverged_pages"):
-            fail(f"{case}: copies differ, says node {n}")
+            fail(f"{known.case}: copies differ, says node {n}")
 
 
 def number(node, name):
@@ -155,17 +125,11 @@ def audit(node):
     return number(node, "audits")
 
 
-def log_since(v, at):
-    with open(lab.path(v, "log"), errors="replace") as f:
-        f.seek(at)
-        return [x.strip() for x in f if "level=error" in x or "level=warn" in x]
-
-
 def alone(v):
     """Reads through v with each of the others away in turn: then its own copies have to be good."""
     for o in [n for n in (1, 2, 3) if n != v]:
         lab.do("kill", o)
-        verify([v])
+        known.verify([v])
         lab.do("start", o)
         lab.in_sync(60)
 
@@ -178,38 +142,37 @@ def restart(v):
 
 
 def one(r, name):
-    global case
     place, of_group, must_report = KINDS[name]
     v = rng.randrange(1, 4)
-    case = f"round {r + 1}, {name} of node {v}"
+    known.case = f"round {r + 1}, {name} of node {v}"
     if of_group and name != "log":
         lab.ashlar("diskgroup", "flush", "--all")
     lab.do("kill", v)
     where = place(v)
     if not where:
-        print(f"  {case}: nothing to flip", flush=True)
+        print(f"  {known.case}: nothing to flip", flush=True)
         lab.do("start", v)
         lab.in_sync(60)
         return
     path, byte = where
     kept = path + ".kept"
     shutil.copy2(path, kept) if not of_group else None
-    flip(path, byte)
+    flip_bit(path, byte, rng)
     if rng.random() < 0.5:  # it missed something, or it is still a member when it returns
-        write(v % 3 + 1, rng.randrange(SIZE // 4096 - 64) * 4096, 64 * 4096)
+        known.write(v % 3 + 1, rng.randrange(SIZE // 4096 - 64) * 4096, 64 * 4096)
     at = os.path.getsize(lab.path(v, "log"))
     ok, err = restart(v)
-    said = log_since(v, at)
+    said = lab.log_since(v, at)
     verdict = "starts" if ok else "refuses"
     if not ok:
         if of_group:
-            fail(f"{case}: {path} byte {byte}: the node does not start: {err}\n" + "\n".join(said[-8:]))
+            fail(f"{known.case}: {path} byte {byte}: the node does not start: {err}\n" + "\n".join(said[-8:]))
         names = [path, os.path.dirname(path), lab.path(v, "state", "raft")]
         text = "\n".join(said) + err
         # Another value in the configuration is named by what it does: a path, an address, a number.
         if not any(n in text for n in names) and not (name == "configuration" and "level=error" in text):
-            fail(f"{case}: no message names {path}\n{text}")
-        verify([n for n in (1, 2, 3) if n != v])
+            fail(f"{known.case}: no message names {path}\n{text}")
+        known.verify([n for n in (1, 2, 3) if n != v])
         lab.do("kill", v, rc=None)
         shutil.copy2(kept, path)
         lab.do("start", v)
@@ -220,22 +183,22 @@ def one(r, name):
     if os.path.exists(kept):
         os.unlink(kept)
     lab.in_sync(60)
-    verify((1, 2, 3))
+    known.verify((1, 2, 3))
     scrubbed()
-    said = log_since(v, at)
+    said = lab.log_since(v, at)
     if must_report and not said:
-        fail(f"{case}: {path} byte {byte}: live data was hit and nobody says so")
+        fail(f"{known.case}: {path} byte {byte}: live data was hit and nobody says so")
     lab.in_sync(60)
-    verify((1, 2, 3))
+    known.verify((1, 2, 3))
     if r % 7 == 6:
         alone(v)
     first = next((m for m in said if "level=error" in m), said[0] if said else "")
-    print(f"  {case}: {os.path.relpath(path, lab.path(v))} at {byte}: {verdict}; "
+    print(f"  {known.case}: {os.path.relpath(path, lab.path(v))} at {byte}: {verdict}; "
           f"{first.split(' ', 2)[-1][:150] if first else 'nothing to say'}", flush=True)
 
 
-write(1, 0, SIZE)
-verify((1, 2, 3))
+known.write(1, 0, SIZE)
+known.verify((1, 2, 3))
 names = os.environ["KINDS"].split(",") if "KINDS" in os.environ else list(KINDS)
 order = []
 for r in range(rounds):
