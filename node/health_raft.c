@@ -118,8 +118,12 @@ static void check_number(struct ctx *c)
 	i->count = c->in->voter_count;
 	SAY(i->summary, "%u voter%s although %u nodes could vote", c->in->voter_count,
 	    c->in->voter_count == 1 ? "" : "s", able);
-	SAY(i->risk, "losing one voter stops all configuration changes");
-	SAY(i->command, "wait: the leader adds voters by itself; if it lasts: ashlar events");
+	if (c->in->voter_count < 3)
+		SAY(i->risk, "losing one voter stops all configuration changes");
+	else
+		SAY(i->risk, "%u may be lost before configuration changes stop; of %u voters it would be %u",
+		    (c->in->voter_count - 1) / 2, c->in->voters_wanted, (c->in->voters_wanted - 1) / 2);
+	SAY(i->command, "wait: the leader adds voters by itself; if it lasts, its log says why not");
 }
 
 /* Two are a majority of two only: an even number of voters is for a moment, or for want of a third. */

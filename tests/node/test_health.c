@@ -6,12 +6,12 @@
 
 struct world {
 	struct map map;
-	struct map_node node[4];
-	struct map_group group[4];
+	struct map_node node[5];
+	struct map_group group[5];
 	struct map_volume volume;
 	struct map_object object[8];
-	struct health_node hn[4];
-	struct health_group hg[4];
+	struct health_node hn[5];
+	struct health_group hg[5];
 	struct health_input in;
 	struct health_report r;
 };
@@ -492,6 +492,22 @@ TEST(health, certificates_versions_devices_voters)
 	w.hn[0].cert_expires_s = -5;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "CERT_EXPIRING")->severity, HEALTH_ERROR);
+	world_fini(&w);
+}
+
+TEST(health, what_few_voters_risk)
+{
+	struct world w;
+
+	world_init(&w, 5, 2);
+	w.in.voters_wanted = 5;
+	w.in.voter_count = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "RAFT_FEW_VOTERS")->risk, "losing one voter stops all"));
+	w.in.voter_count = 3;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "RAFT_FEW_VOTERS")->risk, "1 may be lost"));
+	EXPECT(strstr(must(&w, "RAFT_FEW_VOTERS")->risk, "of 5 voters it would be 2"));
 	world_fini(&w);
 }
 
