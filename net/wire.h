@@ -120,7 +120,7 @@ enum refuse_reason {
 	REFUSE_STREAM = 5,
 	REFUSE_LIMIT = 6,
 	REFUSE_NOT_READY = 7,
-	REFUSE_REMOVED = 8, /* you were removed from the cluster: do not come back */
+	REFUSE_REMOVED = 8, /* from the cluster, for good; detail 1: I have the key of its CA */
 	REFUSE_RECOVERED = 9, /* detail: the recovery that I am of, which is not yours */
 };
 struct wire_refusal {

@@ -18,6 +18,12 @@ static bool refuse(struct wire_refusal *f, enum refuse_reason reason, uint32_t d
 	return false;
 }
 
+static bool refuse_removed(const struct node *n, struct wire_refusal *f)
+{
+	return refuse(f, REFUSE_REMOVED, birth_has_ca_key(n->config.state_dir),
+		      "your node was removed from the cluster");
+}
+
 /* Another node: its number, uuid and incarnation must be what we know, or newer. */
 static bool accept_node(struct node *n, const struct wire_hello *peer, struct wire_refusal *f)
 {
@@ -28,7 +34,7 @@ static bool accept_node(struct node *n, const struct wire_hello *peer, struct wi
 
 	uuid_format(&peer->self, name + 5);
 	if (peers_removed(n, name))
-		return refuse(f, REFUSE_REMOVED, 0, "your node was removed from the cluster");
+		return refuse_removed(n, f);
 	if (peer->recovery != n->identity.recovery || peer->recovery_id != n->identity.recovery_id) {
 		node_left_behind(n, peer->recovery, name);
 		return refuse(f, REFUSE_RECOVERED, n->identity.recovery,
@@ -66,7 +72,7 @@ bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name
 	if ((peer->kind == HELLO_CONTROL || peer->kind == HELLO_DATA) && !accept_node(n, peer, f))
 		return false;
 	if (tls_name && peers_removed(n, tls_name)) /* its front ends would come as clients */
-		return refuse(f, REFUSE_REMOVED, 0, "your node was removed from the cluster");
+		return refuse_removed(n, f);
 	if (is_data) {
 		if (!n->shards_running)
 			return refuse(f, REFUSE_NOT_READY, 0, "this node is starting");

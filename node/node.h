@@ -144,8 +144,9 @@ int peers_identity(const struct node *n, uint16_t id, struct uuid *uuid, uint32_
 /* The name in a certificate is that of a node that was removed. */
 bool peers_removed(const struct node *n, const char *tls_name);
 
-/* removed.c: this node was removed from the cluster. Notes it in identity.json and ends the process. */
-_Noreturn void node_removed(struct node *n, const char *who);
+/* removed.c: this node was removed from the cluster. Notes it in identity.json and ends the process. The CA's
+ * key, if it has one, is deleted if another node is known to have it. */
+_Noreturn void node_removed(struct node *n, const char *who, bool ca_key_elsewhere);
 void node_removed_refuse(const struct node *n); /* at start: says what to do */
 void node_removed_check(struct node *n); /* after a delta: what the own state says */
 void node_knock_start(struct node *n);

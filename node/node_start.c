@@ -217,7 +217,7 @@ static bool start_settled(struct node_start *st, int rc)
 	if (r->code == -ERR_STALE)
 		start_conflict(st, r->number);
 	else if (r->code == -ERR_FOREIGN)
-		node_removed(st->node, "the leader");
+		node_removed(st->node, "the leader", false);
 	else
 		start_warn(st, "registration of this node", r->text);
 	return false;

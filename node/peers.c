@@ -107,7 +107,7 @@ static void peer_turned_away(struct channel *ch, const struct wire_refusal *why)
 
 	snprintf(who, sizeof(who), "node %u at %s", ch->peer, ch->address);
 	if (why->reason == REFUSE_REMOVED)
-		node_removed(peer_owner(ch), who);
+		node_removed(peer_owner(ch), who, why->detail != 0);
 	if (why->reason == REFUSE_RECOVERED)
 		node_left_behind(peer_owner(ch), why->detail, who);
 }

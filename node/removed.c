@@ -23,9 +23,26 @@
 	"join as a new "                                                                           \
 	"node; its disk groups then have to be added anew with --wipe"
 
-void node_removed(struct node *n, const char *who)
+/* It signs certificates for the cluster, for whoever reads this disk. But one copy there must be. */
+static void ca_key_end(const struct node *n, bool others_have_it)
+{
+	if (!birth_has_ca_key(n->config.state_dir))
+		return;
+	if (others_have_it && unlink(n->paths.ca_key) == 0)
+		log_info("node", "the key of the cluster's CA was deleted here", "file=\"%s\"",
+			 n->paths.ca_key);
+	else
+		log_warn("node",
+			 "the key of the cluster's CA is still here: it is worth a certificate of the "
+			 "cluster to whoever has it. Delete it, unless no voter has one (health there: "
+			 "CA_KEY_LOST)",
+			 "file=\"%s\"", n->paths.ca_key);
+}
+
+void node_removed(struct node *n, const char *who, bool ca_key_elsewhere)
 {
 	n->identity.removed = true;
+	ca_key_end(n, ca_key_elsewhere);
 	if (identity_save(n->config.state_dir, &n->identity) < 0)
 		log_warn("node",
 			 "that this node was removed could not be noted: it will be told again",
@@ -50,7 +67,7 @@ void node_removed_check(struct node *n)
 
 	if (self && uuid_equal(&self->uuid, &n->identity.node) &&
 	    (self->state == NODE_REMOVED || self->state == NODE_DEAD))
-		node_removed(n, "the cluster's state");
+		node_removed(n, "the cluster's state", true); /* in order: admin_remove.c has looked */
 }
 
 /* ---- Knocking ---- */
@@ -87,7 +104,7 @@ static void knock_down(struct link *k, int reason, const struct wire_refusal *re
 
 	snprintf(who, sizeof(who), "node %u", x->peer);
 	if (refusal && refusal->reason == REFUSE_REMOVED)
-		node_removed(x->node, who);
+		node_removed(x->node, who, refusal->detail != 0);
 	if (refusal && refusal->reason == REFUSE_RECOVERED)
 		node_left_behind(x->node, refusal->detail, who);
 }

@@ -95,6 +95,8 @@ refused(1, "job", "cancel", str(job), says="done")
 if asked_with_its_certificate() != 403:
     fail("the certificate of a removed node still opens the admin interface")
 watch_for("the removed node to be told and end", lambda: not lab.alive(gone), 15)
+if os.path.exists(lab.path(gone, "state", "ca.key")):
+    fail("the removed voter kept the key of the cluster's CA")
 lab.do("start", gone)
 st = lab.json("status", node=gone)
 if st["state"] != "removed" or "empty" not in st["remedy"]:
