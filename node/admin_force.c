@@ -335,13 +335,19 @@ static void on_yielded(struct wait *w, int rc)
 				 ? json_parse(f->call.json, strlen(f->call.json), err, sizeof(err))
 				 : NULL;
 	const struct json *list = json_get(j, "yielded");
+	unsigned k = 0;
 
 	free(f->call.json);
 	f->call.json = NULL;
-	for (size_t i = 0; i < json_len(list); i++)
-		for (unsigned k = 0; k < f->changes; k++)
-			if (f->change[k].object == json_u64(json_at(list, i), "object", 0))
-				f->change[k].proposer = node;
+	/* Both are in the order of objects. */
+	for (size_t i = 0; i < json_len(list); i++) {
+		uint64_t object = json_u64(json_at(list, i), "object", 0);
+
+		while (k < f->changes && f->change[k].object < object)
+			k++;
+		if (k < f->changes && f->change[k].object == object)
+			f->change[k].proposer = node;
+	}
 	json_free(j);
 	yield_next(f);
 }
