@@ -19,12 +19,13 @@ static bool is_on(const struct state *s, const struct map_member *mb, uint16_t n
 	return g && g->node == node;
 }
 
-/* In-sync, on a node that is still one of us. */
+/* In-sync, on a node that is still one of us, in a disk group that works: no other takes anything over. */
 static bool is_kept(const struct state *s, const struct map_member *mb, uint16_t node)
 {
 	const struct map_node *n = map_member_node(&s->map, mb);
 
-	return mb->in && n && n->id != node && n->state == NODE_ACTIVE;
+	return mb->in && n && n->id != node && n->state == NODE_ACTIVE &&
+	       map_group(&s->map, mb->group)->state == GROUP_ACTIVE;
 }
 
 /* What one object has there. */
@@ -196,8 +197,8 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 	if (k->lost && !accept_loss)
 		return state_refuse(
 			out, -ERR_INCOMPLETE,
-			"%u objects have no other in-sync replica than on node %s, of %s: their "
-			"data would be lost",
+			"%u objects have no other in-sync replica that works than on node %s, of %s: "
+			"their data would be lost",
 			k->lost, n->name, k->volumes);
 	return 0;
 }

@@ -231,6 +231,32 @@ TEST(remove, a_dead_node_leaves_when_everything_has_another_replica)
 	kit_fini(&k);
 }
 
+/* It takes nothing over, so that is not waited for. If it comes back after all, it does. */
+TEST(remove, a_replica_in_a_group_that_failed_is_no_other_one)
+{
+	struct kit k;
+	struct map_object *o;
+	unsigned here;
+	uint16_t other;
+
+	kit_init(&k, 3);
+	EXPECT_OK(kit_volume(&k, "v", 4096, 2));
+	o = kit_object(&k, object_id(1, 0));
+	for (uint32_t i = 1; on_node(&k, o, 2) < 0; i++)
+		o = kit_object(&k, object_id(1, i));
+	here = (unsigned)on_node(&k, o, 2);
+	other = o->member[!here].group;
+	EXPECT_OK(kit_group_state(&k, 1, GROUP_FAILED, 0, 1));
+	EXPECT_OK(kit_group_state(&k, 3, GROUP_FAILED, 0, 1));
+	EXPECT_RC(take_out(&k, 2, NODE_REMOVE_DEAD), -ERR_INCOMPLETE);
+	EXPECT_OK(take_out(&k, 2, NODE_REMOVE_DEAD | NODE_REMOVE_ACCEPT_LOSS));
+	EXPECT(k.out.number > 0 && o->member_count == 2 && o->member[!here].in);
+	EXPECT_EQ(kit_change(&k, by(&k, o->id, OBJ_TAKEOVER, !here, map_group(kit_map(&k), other)->node)),
+		  OBJ_DONE);
+	EXPECT(o->primary == !here && map_in_count(o) == 1);
+	kit_fini(&k);
+}
+
 TEST(remove, what_is_nowhere_else_is_given_up_only_when_that_is_said)
 {
 	struct kit k;
