@@ -184,7 +184,6 @@ struct sim_op_record {
 void sim_history_add(const struct sim_op_record *r);
 const char *sim_history_check(void); /* NULL: linearizable */
 void sim_history_clear(void);
-bool sim_linearizable(struct sim_op_record *ops, size_t n);
 void sim_check_single_primary(void);
 
 /* One history; false: sim.failure says what is wrong. */
@@ -193,7 +192,11 @@ void sim_begin(const struct sim_plan *plan);
 bool sim_run_until(uint64_t until_us, bool (*done)(void)); /* done, or NULL */
 bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 
-/* sim_cases.c */
+/* sim_cases.c: of directed histories */
+void sim_wait_for(bool (*done)(void), const char *what); /* sim_fail when it takes too long */
+const struct map_object *sim_object(uint32_t i);	 /* as the state has it now */
+void sim_begin_written(const struct sim_plan *plan);	 /* and the clients' first writes are done */
+void sim_away(unsigned node); /* it dies, is dropped, and misses writes, which are done */
 bool sim_case_repair(uint64_t seed);
 bool sim_case_damage(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);

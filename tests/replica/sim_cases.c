@@ -9,11 +9,27 @@
 
 #define STEP_US 30000000u
 
+void sim_wait_for(bool (*done)(void), const char *what)
+{
+	if (!sim_run_until(sim.now_us + STEP_US, done))
+		sim_fail("in vain waited until %s:%s", what, sim_describe());
+}
+
+const struct map_object *sim_object(uint32_t i)
+{
+	return map_object(state_map(sim.state), object_id(sim.volume, i));
+}
+
+void sim_begin_written(const struct sim_plan *plan)
+{
+	sim_begin(plan);
+	sim_wait_for(sim_clients_done, "the first writes are done");
+}
+
 static bool listed_in(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
-		const struct map_object *o =
-			map_object(state_map(sim.state), object_id(sim.volume, i));
+		const struct map_object *o = sim_object(i);
 
 		if (map_in_count(o) != o->member_count)
 			return false;
@@ -24,8 +40,7 @@ static bool listed_in(void)
 static bool dropped(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
-		const struct map_object *o =
-			map_object(state_map(sim.state), object_id(sim.volume, i));
+		const struct map_object *o = sim_object(i);
 
 		if (map_in_count(o) == o->member_count)
 			return false;
@@ -33,10 +48,12 @@ static bool dropped(void)
 	return true;
 }
 
-static void wait_for(bool (*done)(void), const char *what)
+void sim_away(unsigned node)
 {
-	if (!sim_run_until(sim.now_us + STEP_US, done))
-		sim_fail("in vain waited until %s:%s", what, sim_describe());
+	sim_proc_crash(node);
+	sim_wait_for(dropped, "it is dropped");
+	sim_clients_more(40);
+	sim_wait_for(sim_clients_done, "the writes are done");
 }
 
 static void damage_all(unsigned node)
@@ -73,7 +90,7 @@ static void read_repaired(unsigned node, const char *when)
 	damage_all(node);
 
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, "the reads are answered");
+	sim_wait_for(sim_clients_done, "the reads are answered");
 	if (!sim.failure[0] && sim.medium_errors != errors)
 		sim_fail("%s: %llu reads were answered MEDIUM_ERROR though the other replica has "
 			 "all",
@@ -81,21 +98,12 @@ static void read_repaired(unsigned node, const char *when)
 	if (!sim.failure[0] && repairs(node) == before)
 		sim_fail("%s: nothing was repaired", when);
 	mended_at = sim.proc[node].r;
-	wait_for(quiet, "the repaired blocks are rewritten");
+	sim_wait_for(quiet, "the repaired blocks are rewritten");
 	before = repairs(node);
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, "the second reads are answered");
+	sim_wait_for(sim_clients_done, "the second reads are answered");
 	if (!sim.failure[0] && repairs(node) != before)
 		sim_fail("%s: repaired blocks were not rewritten", when);
-}
-
-/* `node` dies, is dropped, misses writes, and starts again. */
-static void away(unsigned node)
-{
-	sim_proc_crash(node);
-	wait_for(dropped, "it is dropped");
-	sim_clients_more(40);
-	wait_for(sim_clients_done, "the writes are done");
 }
 
 bool sim_case_repair(uint64_t seed)
@@ -108,24 +116,23 @@ bool sim_case_repair(uint64_t seed)
 				.depth = 4,
 				.partial = true};
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	away(2);
+	sim_begin_written(&plan);
+	sim_away(2);
 	sim_proc_start(2);
-	wait_for(listed_in, "node 2 is in again");
+	sim_wait_for(listed_in, "node 2 is in again");
 	read_repaired(1, "the peer was just promoted");
 	sim_net_reset(1, 2);
 	read_repaired(1, "the peer's session just ended");
 
 	sim_store_mend(sim.proc[1].disk);
-	away(1);
+	sim_away(1);
 	sim_proc_start(1);
-	wait_for(sim_all_in, "node 1 is in again");
+	sim_wait_for(sim_all_in, "node 1 is in again");
 	read_repaired(2, "the primary is a member that had returned");
 
 	/* Node 1 misses writes again and is filled by a primary that lacks blocks: it may say that
 	 * they are not there, nothing else. Writes go on, so that its log has the newest commit. */
-	away(1);
+	sim_away(1);
 	sim.damage_counts = true;
 	damage_all(2);
 	sim_proc_start(1);
@@ -175,7 +182,7 @@ static bool reads_right(const char *when)
 	uint64_t errors = sim.medium_errors;
 
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, when);
+	sim_wait_for(sim_clients_done, when);
 	if (!sim.failure[0] && sim.medium_errors != errors)
 		sim_fail("%s: MEDIUM_ERROR", when);
 	return !sim.failure[0];
@@ -203,19 +210,18 @@ bool sim_case_damage(uint64_t seed)
 				.partial = true};
 	unsigned done = 0;
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	wait_for(sim_all_in, "all are in");
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
 	mark(2, 0, 1);
-	wait_for(whole, "a member's blocks are whole");
+	sim_wait_for(whole, "a member's blocks are whole");
 	mark(1, 0, 1);
-	wait_for(whole, "the primary's blocks are whole");
+	sim_wait_for(whole, "the primary's blocks are whole");
 	if (!reads_right("after one and the other"))
 		return false;
 	/* Each lacks what the other has. */
 	mark(1, 0, 2);
 	mark(2, 1, 2);
-	wait_for(whole, "each has mended the other");
+	sim_wait_for(whole, "each has mended the other");
 	for (unsigned i = 1; i <= 2; i++)
 		done += repaired_at(i) != 0;
 	if (!sim.failure[0] && done != 2)
@@ -226,9 +232,9 @@ bool sim_case_damage(uint64_t seed)
 	sim.losing = true;
 	mark(1, 0, 1);
 	mark(2, 0, 1);
-	wait_for(all_lost, "what nobody has is said to be lost");
+	sim_wait_for(all_lost, "what nobody has is said to be lost");
 	sim_store_mend(sim.proc[2].disk);
-	wait_for(whole, "a replica that can read again mends the other");
+	sim_wait_for(whole, "a replica that can read again mends the other");
 	return reads_right("after all was lost") && sim_finish();
 }
 
@@ -239,14 +245,14 @@ bool sim_case_attachment(uint64_t seed)
 	uint32_t known;
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	known = sim.attachment[0];
 	sim.attachment[0] = state_map(sim.state)->next_attachment;
 	sim_clients_final_reads();
 	if (sim_run_until(sim.now_us + 2000000, sim_clients_done))
 		sim_fail("reads were answered under an attachment that is not known yet");
 	sim.attachment[0] = known;
-	wait_for(sim_clients_done, "the reads are answered");
+	sim_wait_for(sim_clients_done, "the reads are answered");
 	return sim_finish();
 }
 
@@ -292,14 +298,14 @@ bool sim_case_move(uint64_t seed)
 	unsigned tries = 0;
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	for (unsigned i = 0; i < 12 && !sim.failure[0] && tries < 200; tries++) {
 		uint64_t begun = sim.moves_begun, start = sim.now_us;
 		uint32_t epoch;
 
 		moved_object = i % SIM_OBJECTS;
 		moved_from = primary_node(moved_object);
-		epoch = map_object(state_map(sim.state), object_id(sim.volume, moved_object))->epoch;
+		epoch = sim_object(moved_object)->epoch;
 		sim_move(moved_from, moved_object);
 		/* The oracle loses one proposal in twenty and delays one in ten. */
 		sim_run_until(sim.now_us + 400000, moved);
@@ -308,20 +314,19 @@ bool sim_case_move(uint64_t seed)
 			continue;
 		}
 		i++;
-		wait_for(serves_elsewhere, "another node serves");
+		sim_wait_for(serves_elsewhere, "another node serves");
 		if (sim.now_us - start > 1500000)
 			sim_fail("a planned move took %.1f ms", (double)(sim.now_us - start) / 1000);
 		if (sim.moves_begun == begun)
 			sim_fail("the primary changed without a move");
 		if (!listed_in())
 			sim_fail("a planned move dropped a replica");
-		if (map_object(state_map(sim.state), object_id(sim.volume, moved_object))->epoch !=
-		    epoch + 1)
+		if (sim_object(moved_object)->epoch != epoch + 1)
 			sim_fail("a planned move took more than one change");
 	}
 	if (tries >= 200)
 		sim_fail("moves do not succeed:%s", sim_describe());
-	wait_for(sim_clients_done, "the clients are done");
+	sim_wait_for(sim_clients_done, "the clients are done");
 	return sim_finish();
 }
 
@@ -333,7 +338,7 @@ static bool stopped_cleanly(void)
 static bool all_at_home(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (map_object(state_map(sim.state), object_id(sim.volume, i))->primary != 0)
+		if (sim_object(i)->primary != 0)
 			return false;
 	return true;
 }
@@ -350,21 +355,20 @@ bool sim_case_stop(uint64_t seed)
 				.depth = 4};
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	sim_proc_stop(1);
-	wait_for(stopped_cleanly, "node 1 ends");
+	sim_wait_for(stopped_cleanly, "node 1 ends");
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
-		const struct map_object *o =
-			map_object(state_map(sim.state), object_id(sim.volume, i));
+		const struct map_object *o = sim_object(i);
 
 		for (unsigned k = 0; k < o->member_count; k++)
 			if (o->member[k].group == sim.proc[1].group && o->member[k].in)
 				sim_fail("node 1 ended and is still counted:%s", sim_describe());
 	}
-	wait_for(sim_clients_done, "the clients are done");
+	sim_wait_for(sim_clients_done, "the clients are done");
 	sim_proc_start(1);
-	wait_for(sim_all_in, "node 1 is in again");
-	wait_for(all_at_home, "the primaries are at home again");
+	sim_wait_for(sim_all_in, "node 1 is in again");
+	sim_wait_for(all_at_home, "the primaries are at home again");
 	sim_clients_more(50);
 	return sim_finish();
 }
@@ -380,15 +384,15 @@ bool sim_case_slow_log(uint64_t seed)
 				.depth = 4};
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	moved_object = 0;
 	moved_from = primary_node(0);
 	sim_store_slow(sim.proc[moved_from].disk, 20000000);
 	sim_clients_more(100);
-	wait_for(moved, "the primary whose log stalls hands over");
-	wait_for(serves_elsewhere, "another node serves");
+	sim_wait_for(moved, "the primary whose log stalls hands over");
+	sim_wait_for(serves_elsewhere, "another node serves");
 	sim_store_slow(sim.proc[moved_from].disk, 0);
-	wait_for(sim_clients_done, "the clients are done");
+	sim_wait_for(sim_clients_done, "the clients are done");
 	return sim_finish();
 }
 
@@ -415,9 +419,8 @@ bool sim_case_full_tail(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 4, .ops_per_client = 60, .depth = 8};
 	uint64_t before;
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	wait_for(sim_all_in, "all are in");
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
 	sim_net_block(1, 2, true);
 	sim_net_block(2, 1, true);
 	sim_clients_more(60);
@@ -433,7 +436,7 @@ bool sim_case_full_tail(uint64_t seed)
 		sim_fail("nothing was sent again");
 	sim_store_fill(sim.proc[1].disk, false);
 	sim_store_fill(sim.proc[2].disk, false);
-	wait_for(sim_clients_done, "the clients are done");
+	sim_wait_for(sim_clients_done, "the clients are done");
 	return sim_finish();
 }
 
@@ -472,7 +475,7 @@ bool sim_case_evacuate(uint64_t seed)
 				.relocate = 1};
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	for (unsigned round = 0; round < 3 && !sim.failure[0]; round++) {
 		empty_node = 1 + (unsigned)(seed + round) % 4;
 		sim_evacuate(empty_node);
@@ -484,7 +487,7 @@ bool sim_case_evacuate(uint64_t seed)
 			sim_run_until(sim.now_us + seed % 5 * 400000, NULL);
 			sim_proc_start(other);
 		}
-		wait_for(emptied, "the node is empty");
+		sim_wait_for(emptied, "the node is empty");
 		sim_jobs_cancel();
 		sim_clients_more(60);
 	}
@@ -505,16 +508,16 @@ bool sim_case_rebuild(uint64_t seed)
 				.relocate = 1};
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	empty_node = 1 + (unsigned)seed % 3;
 	sim_proc_crash(empty_node);
 	if (seed % 4)
-		wait_for(emptied, "its replicas are made anew");
+		sim_wait_for(emptied, "its replicas are made anew");
 	else
 		sim_run_until(sim.now_us + 700000 + seed % 11 * 50000, NULL);
 	sim_clients_more(60);
 	sim_proc_start(empty_node);
-	wait_for(sim_tidy, "there are no more copies than wanted");
+	sim_wait_for(sim_tidy, "there are no more copies than wanted");
 	return sim_finish();
 }
 
@@ -539,13 +542,12 @@ bool sim_case_reopen(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 1, .ops_per_client = 40, .depth = 4};
 	uint64_t drops;
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	wait_for(sim_all_in, "all are in");
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
 	drops = proposed_drops();
 	sim_group_reopen(1 + (unsigned)seed % 2, seed % 7 * 50000);
 	sim_run_until(sim.now_us + 1000, NULL);
-	wait_for(sim_all_in, "its replicas are joined again");
+	sim_wait_for(sim_all_in, "its replicas are joined again");
 	if (!sim.failure[0] && proposed_drops() != drops)
 		sim_fail("a replica was dropped, though it was away for a moment only");
 	return sim_finish();
@@ -568,7 +570,7 @@ static bool placed_joined(void)
 static unsigned placed_lately(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
-		const struct map_object *o = map_object(state_map(sim.state), object_id(sim.volume, i));
+		const struct map_object *o = sim_object(i);
 
 		placed_object = i;
 		for (unsigned k = 0; k < o->member_count; k++)
@@ -593,11 +595,11 @@ bool sim_case_old_map(uint64_t seed)
 	size_t old;
 
 	sim_begin(&plan);
-	wait_for(sim_all_in, "all are in");
+	sim_wait_for(sim_all_in, "all are in");
 	old = sim.delta_count;
 	empty_node = 1 + (unsigned)seed % 3;
 	sim_evacuate(empty_node);
-	wait_for(emptied, "the node is empty");
+	sim_wait_for(emptied, "the node is empty");
 	sim_jobs_cancel();
 	sim_proc_crash(empty_node);
 	sim_proc_start_old(empty_node, old, 8000000);
@@ -638,9 +640,8 @@ bool sim_case_dead_successor(uint64_t seed)
 	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
 	unsigned old, dead;
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	wait_for(sim_all_in, "all are in");
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
 	old = primary_node(0);
 	dead = 1 + old % 3;
 	third_node = 6 - old - dead;
@@ -660,7 +661,7 @@ bool sim_case_dead_successor(uint64_t seed)
 	sim_submit_command(&cmd);
 	if (!sim.failure[0] && primary_node(0) != dead)
 		sim_fail("the takeover was not applied");
-	wait_for(third_serves, "the third node takes over");
+	sim_wait_for(third_serves, "the third node takes over");
 	for (unsigned n = 1; n <= 3; n++) {
 		sim_net_block(dead, n, false);
 		sim_net_block(n, dead, false);

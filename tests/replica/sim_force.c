@@ -4,22 +4,9 @@
  * its Raft majority being lost. */
 #include "tests/replica/sim.h"
 
-#define STEP_US 30000000u
-
-static void wait_for(bool (*done)(void), const char *what)
-{
-	if (!sim_run_until(sim.now_us + STEP_US, done))
-		sim_fail("in vain waited until %s:%s", what, sim_describe());
-}
-
-static const struct map_object *object(uint32_t i)
-{
-	return map_object(state_map(sim.state), object_id(sim.volume, i));
-}
-
 static const struct map_member *member(uint32_t i, unsigned node)
 {
-	const struct map_object *o = object(i);
+	const struct map_object *o = sim_object(i);
 
 	for (unsigned k = 0; k < o->member_count; k++)
 		if (o->member[k].group == sim.proc[node].group)
@@ -101,7 +88,7 @@ static void change_all(uint8_t op, unsigned node, unsigned proposer)
 		ch[i] = (struct object_change){
 			.op = op,
 			.object = object_id(sim.volume, i),
-			.epoch = object(i)->epoch,
+			.epoch = sim_object(i)->epoch,
 			.node = (uint16_t)node,
 			.incarnation = map_node(state_map(sim.state), (uint16_t)node)->incarnation,
 			.proposer = (uint16_t)proposer};
@@ -119,7 +106,7 @@ static void yield(void *arg)
 	struct sim_proc *p = arg;
 
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (replicator_yield(p->r, object_id(sim.volume, i), object(i)->tenure))
+		if (replicator_yield(p->r, object_id(sim.volume, i), sim_object(i)->tenure))
 			sim_fail("node %u does not yield object %u", p->node, i);
 }
 
@@ -146,18 +133,14 @@ bool sim_case_force(uint64_t seed)
 				.tiny_log = seed % 3 == 0};
 	struct version last[SIM_OBJECTS];
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	sim_proc_crash(2);
-	wait_for(second_is_out, "node 2 is dropped");
-	sim_clients_more(40);
-	wait_for(sim_clients_done, "the writes are done");
+	sim_begin_written(&plan);
+	sim_away(2);
 	if (seed % 2) {
 		sim_proc_start(2);
-		wait_for(second_registered, "node 2 is registered");
+		sim_wait_for(second_registered, "node 2 is registered");
 		sim.leaderless_until = UINT64_MAX; /* so that nobody is promoted */
 		sim_clients_more(40);
-		wait_for(sim_clients_done, "the writes beside the fill are done");
+		sim_wait_for(sim_clients_done, "the writes beside the fill are done");
 		sim_run_until(sim.now_us + 500000, NULL); /* what was proposed before is decided */
 	}
 	if (seed % 2 && !second_is_out()) { /* it was quicker */
@@ -179,7 +162,7 @@ bool sim_case_force(uint64_t seed)
 
 	group_state(1, GROUP_FAILED); /* as its next process found */
 	change_all(OBJ_FORCE, 2, 0);
-	wait_for(second_serves, "what was forced serves");
+	sim_wait_for(second_serves, "what was forced serves");
 	sim_proc_start(1);
 	sim_run_until(sim.now_us + 4000000, NULL);
 	group_state(1, GROUP_ACTIVE);
@@ -193,13 +176,13 @@ bool sim_case_force(uint64_t seed)
 	sim_at(0, &sim.proc[2], yield, NULL, &sim.proc[2]);
 	sim_run_until(sim.now_us + 1000, NULL);
 	change_all(OBJ_FORCE, 1, 2);
-	wait_for(first_serves, "the operator goes back");
+	sim_wait_for(first_serves, "the operator goes back");
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, "all is read");
+	sim_wait_for(sim_clients_done, "all is read");
 	sim_clients_more(20);
 	change_all(OBJ_DISCARD, 2, 0);
 	change_all(OBJ_PLACE, 2, 0);
-	wait_for(both_are_in, "what was discarded is filled again");
+	sim_wait_for(both_are_in, "what was discarded is filled again");
 	return sim_finish();
 }
 
@@ -209,12 +192,8 @@ bool sim_case_accept_damage(uint64_t seed)
 	struct sim_plan plan = {
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
-	sim_proc_crash(2);
-	wait_for(second_is_out, "node 2 is dropped");
-	sim_clients_more(40);
-	wait_for(sim_clients_done, "the writes are done");
+	sim_begin_written(&plan);
+	sim_away(2);
 	sim_proc_crash(1);
 	sim_store_spoil(sim.proc[1].disk);
 	sim_proc_start(1);
@@ -222,15 +201,15 @@ bool sim_case_accept_damage(uint64_t seed)
 	if (first_serves())
 		sim_fail("a damaged replica serves, and nobody accepted that");
 	change_all(OBJ_FORCE, 1, 0);
-	wait_for(first_serves, "what was accepted serves");
+	sim_wait_for(first_serves, "what was accepted serves");
 	sim_proc_crash(1); /* and does so for good */
 	sim_proc_start(1);
-	wait_for(first_serves, "it serves again");
+	sim_wait_for(first_serves, "it serves again");
 	sim_clients_more(20);
 	sim_proc_start(2);
 	change_all(OBJ_DISCARD, 2, 0);
 	change_all(OBJ_PLACE, 2, 0);
-	wait_for(both_are_in, "there are two copies again");
+	sim_wait_for(both_are_in, "there are two copies again");
 	return sim_finish();
 }
 
@@ -239,7 +218,7 @@ bool sim_case_accept_damage(uint64_t seed)
 static bool first_is_out(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (member(i, 1)->in || map_primary_node(state_map(sim.state), object(i))->id == 1)
+		if (member(i, 1)->in || map_primary_node(state_map(sim.state), sim_object(i))->id == 1)
 			return false;
 	return true;
 }
@@ -261,7 +240,7 @@ static bool any_serves(void)
 static bool all_settled(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (object(i)->unsure)
+		if (sim_object(i)->unsure)
 			return false;
 	return true;
 }
@@ -291,13 +270,12 @@ bool sim_case_recover(uint64_t seed)
 				.tiny_log = seed % 3 == 0};
 	struct writer then = writer_init_heap();
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
+	sim_begin_written(&plan);
 	state_snapshot(sim.state, &then);
 	sim_proc_crash(1);
-	wait_for(first_is_out, "the others go on without node 1");
+	sim_wait_for(first_is_out, "the others go on without node 1");
 	sim_clients_more(40);
-	wait_for(sim_clients_done, "the writes of the lost time are done");
+	sim_wait_for(sim_clients_done, "the writes of the lost time are done");
 	sim_proc_crash(2);
 	sim_proc_crash(3);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
@@ -325,9 +303,9 @@ bool sim_case_recover(uint64_t seed)
 	sim_run_until(sim.now_us + 500000, NULL);
 	if (seed % 4 >= 2)
 		remove_dead(3);
-	wait_for(all_settled, "every object is settled");
+	sim_wait_for(all_settled, "every object is settled");
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, "all is read");
+	sim_wait_for(sim_clients_done, "all is read");
 	sim_clients_more(20);
 	return sim_finish();
 }
@@ -339,20 +317,19 @@ bool sim_case_recover_newer(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 	struct writer then = writer_init_heap();
 
-	sim_begin(&plan);
-	wait_for(sim_clients_done, "the first writes are done");
+	sim_begin_written(&plan);
 	sim_proc_crash(2);
-	wait_for(second_is_out, "node 2 is dropped");
+	sim_wait_for(second_is_out, "node 2 is dropped");
 	sim_clients_more(20);
-	wait_for(sim_clients_done, "the writes are done");
+	sim_wait_for(sim_clients_done, "the writes are done");
 	state_snapshot(sim.state, &then);
 	sim_proc_start(2);
-	wait_for(both_are_in, "node 2 is in again");
+	sim_wait_for(both_are_in, "node 2 is in again");
 	sim_proc_crash(1);
-	wait_for(first_is_out, "node 1 is out");
+	sim_wait_for(first_is_out, "node 1 is out");
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
 		sim_clients_more(20);
-	wait_for(sim_clients_done, "the writes of the lost time are done");
+	sim_wait_for(sim_clients_done, "the writes of the lost time are done");
 	sim_proc_crash(2);
 	sim_run_until(sim.now_us + 1000000, NULL);
 	sim_recover(&then);
@@ -365,11 +342,11 @@ bool sim_case_recover_newer(uint64_t seed)
 	if (any_serves() || !sim.newer_told)
 		sim_fail("what is older serves, or nobody was told:%s", sim_describe());
 	change_all(OBJ_FORCE, 2, 1);
-	wait_for(second_serves, "what the operator chose serves");
+	sim_wait_for(second_serves, "what the operator chose serves");
 	sim_clients_final_reads();
-	wait_for(sim_clients_done, "all is read");
+	sim_wait_for(sim_clients_done, "all is read");
 	change_all(OBJ_DISCARD, 1, 0);
 	change_all(OBJ_PLACE, 1, 0);
-	wait_for(both_are_in, "there are two copies again");
+	sim_wait_for(both_are_in, "there are two copies again");
 	return sim_finish();
 }
