@@ -273,6 +273,21 @@ void node_join(uint16_t id)
 	must(1, &c);
 }
 
+void cluster_start(uint16_t n, const char *(*dir)(uint16_t node))
+{
+	ends = 0;
+	site_start(&site, 8 << 20);
+	hold();
+	for (uint16_t i = 1; i <= n; i++)
+		node_start(i, i == 1, dir(i));
+	for (uint16_t i = 1; i <= n; i++)
+		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
+			connect_nodes(i, k);
+	cluster_init();
+	for (uint16_t i = 1; i <= n; i++)
+		node_join(i);
+}
+
 void cut_off(uint16_t id)
 {
 	for (unsigned i = 0; i < ends; i++)

@@ -68,6 +68,9 @@ void must(uint16_t node, struct command *cmd);
 struct command setting(const char *key, const char *value);
 void cluster_init(void);
 void node_join(uint16_t id); /* node and group `id` in the map, active */
+/* Nodes 1 … n, connected in full and in the map; 1 founded the cluster. dir: where each keeps its Raft.
+ * Returns with the loop held; finish ends it. */
+void cluster_start(uint16_t n, const char *(*dir)(uint16_t node));
 bool all_stopped(void);
 void finish(void);
 void expect_same_map(const struct map *a, const struct map *b);

@@ -1,32 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control plane over a Raft that never fails (fake_consensus.h). */
-#include "tests/state/control_kit.h"
-#include "tests/state/fake_consensus.h"
+#include "tests/state/fake_cluster.h"
 
-/* Nodes 1 … n, connected in full, 1 leads; returns with the loop held. */
+/* Returns with every node having the whole map. */
 static void start(uint16_t n)
 {
-	ends = 0;
-	fake_reset();
-	site_start(&site, 8 << 20);
-	hold();
-	node_start(1, true, "");
-	for (uint16_t i = 2; i <= n; i++)
-		node_start(i, false, "");
-	for (uint16_t i = 1; i <= n; i++)
-		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
-			connect_nodes(i, k);
-	cluster_init();
-	for (uint16_t i = 1; i <= n; i++)
-		node_join(i);
+	fake_start(n);
 	for (uint16_t i = 1; i <= n; i++)
 		UNTIL(machine[i].map.version == machine[1].map.version);
-}
-
-static void stop(void)
-{
-	finish();
-	fake_reset();
 }
 
 TEST(control, shards_get_one_delta_per_turn)
@@ -51,7 +32,7 @@ TEST(control, shards_get_one_delta_per_turn)
 	UNTIL(a[9].done && machine[1].map.version >= at + 10);
 	EXPECT_EQ(machine[1].deltas, before + 1);
 	EXPECT_EQ(map_group(&machine[1].map, 1)->free_steps, 9);
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_follower_proposes_through_the_leader)
@@ -75,7 +56,7 @@ TEST(control, a_follower_proposes_through_the_leader)
 	EXPECT_OK(a.rc);
 	EXPECT_RC(a.p.result.code, -ERR_INVALID); /* a refusal is a result, with its sentence */
 	EXPECT(strstr(a.p.result.text, "not valid"));
-	stop();
+	fake_stop();
 }
 
 TEST(control, without_a_leader_it_waits_until_the_deadline)
@@ -94,7 +75,7 @@ TEST(control, without_a_leader_it_waits_until_the_deadline)
 	fake_set_leader(2);
 	UNTIL(b.done);
 	EXPECT_OK(b.rc);
-	stop();
+	fake_stop();
 }
 
 static unsigned flying(void)
@@ -131,7 +112,7 @@ TEST(control, an_unknown_outcome_is_repeated_only_if_that_is_safe)
 	EXPECT_OK(a.rc);
 	EXPECT_OK(b.rc);
 	EXPECT_EQ(fake.log_count, at + 3 + 2);
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_deadline_in_the_own_log_is_an_unknown_outcome)
@@ -147,7 +128,7 @@ TEST(control, a_deadline_in_the_own_log_is_an_unknown_outcome)
 	EXPECT_RC(a.rc, -ETIMEDOUT);
 	fake_unhold(); /* its end finds nobody, harmlessly */
 	UNTIL(list_empty(&fake.flying));
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_lost_connection_to_the_leader_is_survived)
@@ -167,7 +148,7 @@ TEST(control, a_lost_connection_to_the_leader_is_survived)
 	connect_nodes(1, 2);
 	UNTIL(a.done);
 	EXPECT_OK(a.rc);
-	stop();
+	fake_stop();
 }
 
 TEST(control, stop_cancels_what_is_open)
@@ -194,7 +175,7 @@ TEST(control, stop_cancels_what_is_open)
 	EXPECT_RC(b.rc, -ECANCELED);
 	EXPECT_RC(call.rc, -ECANCELED);
 	fake.hold = false;
-	stop();
+	fake_stop();
 }
 
 static void create(uint16_t node, struct ask *a, const char *name, uint64_t size, unsigned copies)
@@ -240,7 +221,7 @@ TEST(control, the_leader_places_volumes)
 	EXPECT_OK(a.p.result.code);
 	EXPECT_EQ(map_volume(m, 1)->objects, 48);
 	EXPECT_EQ(map_in_count(map_object(m, object_id(1, 47))), 2);
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_refused_placement_names_each_group)
@@ -256,7 +237,7 @@ TEST(control, a_refused_placement_names_each_group)
 	create(2, &a, "v", 1 << 30, 2);
 	EXPECT_RC(a.p.result.code, -ERR_TOO_FEW);
 	EXPECT(strstr(a.p.result.text, "there are 1") && strstr(a.p.result.text, "group 2: full"));
-	stop();
+	fake_stop();
 }
 
 /* Clients. */
@@ -339,7 +320,7 @@ TEST(control, a_client_watches_the_map)
 	UNTIL(client.map.version == m->version && map_volume(&client.map, 1));
 	expect_same_map(&client.map, m);
 	map_fini(&client.map);
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_client_may_attach_renew_and_detach_as_itself_only)
@@ -401,7 +382,7 @@ TEST(control, a_client_may_attach_renew_and_detach_as_itself_only)
 	conn_send(client.end->conn, OP_RAFT, 0, "x", 1, NULL, 0); /* no business of a client's */
 	UNTIL(client.end->closed);
 	map_fini(&client.map);
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
@@ -422,7 +403,7 @@ TEST(control, a_client_that_leaves_before_its_answer_is_forgotten)
 	fake_unhold();
 	UNTIL(list_empty(&fake.flying));
 	map_fini(&client.map);
-	stop();
+	fake_stop();
 }
 
 /* Calls. */
@@ -472,7 +453,7 @@ TEST(control, calls_between_nodes)
 	UNTIL(a.done);
 	EXPECT_RC(a.rc, -ERR_CLOSED);
 	control_call_answer(machine[2].control, machine[2].ticket, 200, "to a gone connection");
-	stop();
+	fake_stop();
 }
 
 /* Object changes. */
@@ -514,7 +495,7 @@ TEST(control, object_changes_of_a_turn_are_one_command)
 		EXPECT_EQ(object_commands(at, &changes), 1);
 		EXPECT_EQ(changes, 2);
 	}
-	stop();
+	fake_stop();
 }
 
 TEST(control, object_changes_outlive_an_election)
@@ -540,7 +521,7 @@ TEST(control, object_changes_outlive_an_election)
 				ARRAY_LEN(many)); /* more than one command holds */
 	UNTIL(object_commands(at, &changes) == 2);
 	EXPECT_EQ(changes, ARRAY_LEN(many));
-	stop();
+	fake_stop();
 }
 
 /* Duties. */
@@ -552,7 +533,7 @@ TEST(control, joined_nodes_become_standby_then_voters_up_to_three)
 	for (unsigned i = 0; i < 10; i++)
 		turn();
 	EXPECT_EQ(fake.changes, 5); /* three joined, two of them vote */
-	stop();
+	fake_stop();
 }
 
 TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
@@ -565,7 +546,7 @@ TEST(control, a_refused_reconnect_to_the_leader_is_told_to_raft)
 	EXPECT(fake_send(1, 2, "hello", 5));
 	EXPECT(!fake_send(1, 5, "hello", 5)); /* not connected: never buffered */
 	UNTIL(fake.received == 1);
-	stop();
+	fake_stop();
 }
 
 /* A node that nobody leads hears all the same who there is, from whomever it reaches. */
@@ -581,7 +562,7 @@ TEST(control, who_connects_is_told_of_the_nodes)
 	EXPECT(machine[4].told.version == machine[2].map.version);
 	node_join(4); /* and of changes */
 	UNTIL(machine[4].told.count == 4);
-	stop();
+	fake_stop();
 }
 
 TEST(control, damaged_frames_close_the_connection)
@@ -592,6 +573,6 @@ TEST(control, damaged_frames_close_the_connection)
 		start(2);
 		conn_send(end[0].conn, op[i], 0, "xyz", 3, NULL, 0);
 		UNTIL(end[0].closed && end[1].closed);
-		stop();
+		fake_stop();
 	}
 }

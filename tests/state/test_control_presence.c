@@ -1,28 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes that fall silent and are heard again are in the events, each time once, whoever leads. */
 #include "cluster/control_impl.h"
-#include "tests/state/control_kit.h"
-#include "tests/state/fake_consensus.h"
+#include "tests/state/fake_cluster.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static void start(uint16_t n)
-{
-	ends = 0;
-	fake_reset();
-	site_start(&site, 8 << 20);
-	hold();
-	node_start(1, true, "");
-	for (uint16_t i = 2; i <= n; i++)
-		node_start(i, false, "");
-	for (uint16_t i = 1; i <= n; i++)
-		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
-			connect_nodes(i, k);
-	cluster_init();
-	for (uint16_t i = 1; i <= n; i++)
-		node_join(i);
-}
 
 /* How often that was written of that node. */
 static unsigned said(const char *code, uint16_t node)
@@ -60,7 +42,7 @@ TEST(presence, a_node_that_went_and_came_is_written_once)
 {
 	struct command c = {.kind = CMD_NODE_START};
 
-	start(4);
+	fake_start(4);
 	cut_off(3);
 	cut_off(4);
 	UNTIL_BEATING(said("NODE_DOWN", 3) && said("NODE_DOWN", 4));
@@ -89,6 +71,5 @@ TEST(presence, a_node_that_went_and_came_is_written_once)
 	EXPECT_EQ(said("NODE_DOWN", 3), 1);
 	EXPECT_EQ(said("NODE_DOWN", 4), 1);
 	EXPECT_EQ(said("NODE_DOWN", 1) + said("NODE_DOWN", 2), 0);
-	finish();
-	fake_reset();
+	fake_stop();
 }

@@ -52,18 +52,8 @@ static uint16_t nodes;
 static void start_nodes(uint16_t n)
 {
 	nodes = n;
-	ends = 0;
 	tests_run++;
-	site_start(&site, 8 << 20);
-	hold();
-	for (uint16_t i = 1; i <= n; i++)
-		node_start(i, i == 1, dir(i));
-	for (uint16_t i = 1; i <= n; i++)
-		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
-			connect_nodes(i, k);
-	cluster_init();
-	for (uint16_t i = 1; i <= n; i++)
-		node_join(i);
+	cluster_start(n, dir);
 	for (uint16_t i = 1; i <= n; i++)
 		UNTIL(voters(i) == 3);
 }

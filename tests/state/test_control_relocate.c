@@ -1,33 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The leader moves replicas: what stays away is made anew, on purpose or not; jobs begin and end.
  * What replicators would do (drop, take over, promote) the test proposes in their names. */
-#include "tests/state/control_kit.h"
-#include "tests/state/fake_consensus.h"
+#include "tests/state/fake_cluster.h"
 
 #include <stdio.h>
-
-static void start(uint16_t n)
-{
-	ends = 0;
-	fake_reset();
-	site_start(&site, 8 << 20);
-	hold();
-	node_start(1, true, "");
-	for (uint16_t i = 2; i <= n; i++)
-		node_start(i, false, "");
-	for (uint16_t i = 1; i <= n; i++)
-		for (uint16_t k = (uint16_t)(i + 1); k <= n; k++)
-			connect_nodes(i, k);
-	cluster_init();
-	for (uint16_t i = 1; i <= n; i++)
-		node_join(i);
-}
-
-static void stop(void)
-{
-	finish();
-	fake_reset();
-}
 
 static const struct map *map_of(void)
 {
@@ -140,7 +116,7 @@ TEST(relocate, a_node_that_stays_away_is_replaced)
 	struct command c = setting(REBUILD_DELAY_KEY, "1");
 	double lost_at;
 
-	start(4);
+	fake_start(4);
 	must(1, &c);
 	create("v", 2);
 	EXPECT(members_on(4) > 0);
@@ -155,7 +131,7 @@ TEST(relocate, a_node_that_stays_away_is_replaced)
 	EXPECT_EQ(members_on(4), 0);
 	EXPECT(whole(2));
 	EXPECT(!job(2));
-	stop();
+	fake_stop();
 }
 
 /* Its kernel keeps the connection; it answers nothing. */
@@ -163,21 +139,21 @@ TEST(relocate, a_frozen_node_stays_away_too)
 {
 	struct command c = setting(REBUILD_DELAY_KEY, "1");
 
-	start(4);
+	fake_start(4);
 	must(1, &c);
 	create("v", 2);
 	UNTIL_BEATING(4, (replicate(4), job(1)));
 	EXPECT_EQ(job(1)->node, 4);
 	UNTIL_BEATING(4, (replicate(4), members_on(4) == 0));
 	EXPECT(!job(2));
-	stop();
+	fake_stop();
 }
 
 TEST(relocate, maintenance_suspends_the_rebuild)
 {
 	struct command c = setting(REBUILD_DELAY_KEY, "1");
 
-	start(5);
+	fake_start(5);
 	must(1, &c);
 	create("v", 3);
 	c = (struct command){.kind = CMD_MAINTENANCE};
@@ -195,7 +171,7 @@ TEST(relocate, maintenance_suspends_the_rebuild)
 	must(1, &c);
 	UNTIL_BEATING(0, (replicate(4), job(2)));
 	EXPECT_EQ(job(2)->node, 4);
-	stop();
+	fake_stop();
 }
 
 /* Another leader finds the work where it stands. */
@@ -204,7 +180,7 @@ TEST(relocate, an_evacuation_goes_on_under_another_leader)
 	struct command c;
 	unsigned before;
 
-	start(4);
+	fake_start(4);
 	create("v", 2);
 	before = members_on(3);
 	EXPECT(before > RELOCATE_FILLS);
@@ -225,14 +201,14 @@ TEST(relocate, an_evacuation_goes_on_under_another_leader)
 	c.group_state.state = GROUP_REMOVED;
 	c.group_state.incarnation = 1;
 	must(1, &c);
-	stop();
+	fake_stop();
 }
 
 TEST(relocate, a_paused_job_waits)
 {
 	unsigned before;
 
-	start(4);
+	fake_start(4);
 	create("v", 2);
 	before = members_on(3);
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 3});
@@ -245,14 +221,14 @@ TEST(relocate, a_paused_job_waits)
 	change_job((struct job_change){.op = JOB_RESUME, .id = 1});
 	change_job((struct job_change){.op = JOB_CANCEL, .id = 2});
 	UNTIL_BEATING(0, (replicate(0), members_on(3) == 0));
-	stop();
+	fake_stop();
 }
 
 TEST(relocate, an_added_node_gets_its_share_by_itself_if_so_set)
 {
 	struct command c = setting(REBALANCE_AUTO_KEY, "1");
 
-	start(4);
+	fake_start(4);
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 4});
 	create("v", 2);
 	EXPECT_EQ(members_on(4), 0);
@@ -263,7 +239,7 @@ TEST(relocate, an_added_node_gets_its_share_by_itself_if_so_set)
 	UNTIL_BEATING(0, (replicate(0), job(2)->state == JOB_DONE));
 	EXPECT(members_on(4) * 5 > members_on(1) * 4);
 	EXPECT(whole(2));
-	stop();
+	fake_stop();
 }
 
 /* ---- Removal ---- */
@@ -280,7 +256,7 @@ static void keep_beating(unsigned turns)
 /* A voter, then the leader itself. */
 TEST(removal, a_node_is_emptied_gives_up_its_vote_and_leaves)
 {
-	start(5);
+	fake_start(5);
 	create("v", 2);
 	UNTIL(fake_members(CONSENSUS_VOTES) == 3);
 	for (uint32_t id = 1; id <= 2; id++) {
@@ -301,7 +277,7 @@ TEST(removal, a_node_is_emptied_gives_up_its_vote_and_leaves)
 		EXPECT(whole(2));
 	}
 	EXPECT(fake.leader != 1);
-	stop();
+	fake_stop();
 }
 
 /* Until the last step it can be taken back, and it waits for a pause and for gateways. */
@@ -310,7 +286,7 @@ TEST(removal, it_waits_and_is_cancelled)
 	struct command c = {.kind = CMD_ATTACH};
 	char holder[80] = "node:";
 
-	start(4);
+	fake_start(4);
 	create("v", 1);
 	uuid_format(&map_node(map_of(), 4)->uuid, holder + 5);
 	c.attach.volume = 1;
@@ -332,5 +308,5 @@ TEST(removal, it_waits_and_is_cancelled)
 	EXPECT_EQ(map_node(map_of(), 4)->state, NODE_ACTIVE);
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_REMOVE, .node = 4});
 	UNTIL_BEATING(0, (replicate(0), map_node(map_of(), 4)->state == NODE_REMOVED));
-	stop();
+	fake_stop();
 }
