@@ -271,3 +271,46 @@ struct map_object *kit_object(const struct kit *k, uint64_t id)
 {
 	return map_object(kit_map(k), id);
 }
+
+void fix_volume(struct fix *f, unsigned copies)
+{
+	kit_init(&f->k, 4);
+	EXPECT_OK(kit_volume(&f->k, "v", 1 << 30, copies));
+	f->o = kit_object(&f->k, object_id(1, 0));
+	f->p = f->o->member[0].group;
+	f->s = copies > 1 ? f->o->member[1].group : 0;
+	f->t = copies > 2 ? f->o->member[2].group : 0;
+}
+
+struct map_member *fix_member(struct fix *f, uint16_t group)
+{
+	for (unsigned i = 0; i < f->o->member_count; i++)
+		if (f->o->member[i].group == group)
+			return &f->o->member[i];
+	return NULL;
+}
+
+void fix_refused(struct fix *f, struct object_change ch, int why)
+{
+	uint64_t digest = state_digest(f->k.s);
+
+	EXPECT_EQ(kit_change(&f->k, ch), why);
+	EXPECT(digest == state_digest(f->k.s));
+}
+
+void kit_copies(const struct kit *k, struct state **copy, struct map *m)
+{
+	struct writer w = writer_init_heap();
+	struct reader r;
+
+	*copy = state_create();
+	state_snapshot(k->s, &w);
+	EXPECT_OK(state_restore(*copy, w.data, w.len));
+	EXPECT(state_digest(*copy) == state_digest(k->s));
+	map_init(m);
+	w.len = 0;
+	state_delta(*copy, 0, &w);
+	r = reader_init(w.data, w.len);
+	EXPECT_OK(map_delta_apply(m, &r, NULL, NULL));
+	writer_free(&w);
+}

@@ -42,3 +42,17 @@ int kit_change(struct kit *k, struct object_change ch); /* enum object_refusal *
 
 const struct map *kit_map(const struct kit *k);
 struct map_object *kit_object(const struct kit *k, uint64_t id);
+
+/* Object 1:0 of volume "v" on four nodes, with copies on groups (nodes) P, S and T as far as it has so
+ * many; P is its primary. */
+struct fix {
+	struct kit k;
+	struct map_object *o;
+	uint16_t p, s, t;
+};
+void fix_volume(struct fix *f, unsigned copies);
+struct map_member *fix_member(struct fix *f, uint16_t group);		 /* NULL: none there */
+void fix_refused(struct fix *f, struct object_change ch, int why); /* and everything is as it was */
+/* Both the caller's: the state as its snapshot restores it, and a map as that state's delta from nothing
+ * makes it. */
+void kit_copies(const struct kit *k, struct state **copy, struct map *m);

@@ -3,24 +3,10 @@
  * primary; S was dropped, P is away. */
 #include "tests/state/state_kit.h"
 
-struct fix {
-	struct kit k;
-	struct map_object *o;
-	uint16_t p, s;
-};
-
-static struct map_member *member(struct fix *f, uint16_t group)
-{
-	for (unsigned i = 0; i < f->o->member_count; i++)
-		if (f->o->member[i].group == group)
-			return &f->o->member[i];
-	return NULL;
-}
-
 static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint16_t proposer)
 {
 	struct map_node *n = map_node(kit_map(&f->k), op == OBJ_FORCE ? who : proposer);
-	struct map_member *mb = member(f, who);
+	struct map_member *mb = fix_member(f, who);
 	struct object_change ch = {.op = op,
 				   .object = f->o->id,
 				   .epoch = f->o->epoch,
@@ -38,22 +24,10 @@ static struct object_change force(struct fix *f, uint16_t who)
 	return change(f, OBJ_FORCE, who, 0);
 }
 
-static void expect_refused(struct fix *f, struct object_change ch, int why)
-{
-	uint64_t digest = state_digest(f->k.s);
-
-	EXPECT_EQ(kit_change(&f->k, ch), why);
-	EXPECT(digest == state_digest(f->k.s));
-}
-
 /* Alone in I is P, as S was dropped. */
 static void fix_init(struct fix *f)
 {
-	kit_init(&f->k, 4);
-	EXPECT_OK(kit_volume(&f->k, "v", 1 << 30, 2));
-	f->o = kit_object(&f->k, object_id(1, 0));
-	f->p = f->o->member[0].group;
-	f->s = f->o->member[1].group;
+	fix_volume(f, 2);
 	EXPECT_EQ(kit_change(&f->k, change(f, OBJ_DROP, f->s, f->p)), OBJ_DONE);
 }
 
@@ -70,7 +44,7 @@ static void expect_forced(struct fix *f, uint16_t to, uint32_t epoch)
 	EXPECT_EQ(f->o->epoch, epoch);
 	EXPECT_EQ(f->o->tenure, epoch);
 	EXPECT_EQ(map_in_count(f->o), 1);
-	EXPECT(member(f, to)->in && member(f, to)->filled && !member(f, to)->kept);
+	EXPECT(fix_member(f, to)->in && fix_member(f, to)->filled && !fix_member(f, to)->kept);
 	EXPECT_EQ(map_primary_node(kit_map(&f->k), f->o)->id, to);
 	EXPECT_EQ(f->o->primary_incarnation, map_node(kit_map(&f->k), to)->incarnation);
 }
@@ -84,7 +58,7 @@ TEST(force, raises_the_generation_and_quarantines_the_others)
 	restart(&f, f.p);
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.s)), OBJ_DONE);
 	expect_forced(&f, f.s, 0x01000003); /* the counter goes on */
-	EXPECT(!member(&f, f.p)->in && member(&f, f.p)->kept && member(&f, f.p)->filled);
+	EXPECT(!fix_member(&f, f.p)->in && fix_member(&f, f.p)->kept && fix_member(&f, f.p)->filled);
 	EXPECT_EQ(state_events(f.k.s, &e, 1), 1);
 	EXPECT_STR(e.code, "DATA_FORCED");
 	EXPECT_STR(e.actor, "tester");
@@ -99,10 +73,10 @@ TEST(force, is_refused_while_the_primary_may_serve)
 	struct fix f;
 
 	fix_init(&f);
-	expect_refused(&f, force(&f, f.s), OBJ_SERVED);
+	fix_refused(&f, force(&f, f.s), OBJ_SERVED);
 	EXPECT_OK(kit_node_state(&f.k, f.p, NODE_DEAD)); /* somebody says so */
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.s)), OBJ_DONE);
-	EXPECT(member(&f, f.p)->kept);
+	EXPECT(fix_member(&f, f.p)->kept);
 	kit_fini(&f.k);
 
 	fix_init(&f);
@@ -111,14 +85,14 @@ TEST(force, is_refused_while_the_primary_may_serve)
 	kit_fini(&f.k);
 
 	fix_init(&f); /* the primary stopped, and asks for it */
-	expect_refused(&f, change(&f, OBJ_FORCE, f.s, f.s), OBJ_SERVED);
+	fix_refused(&f, change(&f, OBJ_FORCE, f.s, f.s), OBJ_SERVED);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_FORCE, f.s, f.p)), OBJ_DONE);
 	kit_fini(&f.k);
 
 	fix_init(&f); /* its last replica, which cannot serve, is to: nobody else is concerned */
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.p)), OBJ_DONE);
 	expect_forced(&f, f.p, 0x01000003);
-	EXPECT(member(&f, f.s)->kept);
+	EXPECT(fix_member(&f, f.s)->kept);
 	kit_fini(&f.k);
 }
 
@@ -134,7 +108,7 @@ TEST(force, a_takeover_on_a_failed_group_makes_it_serve)
 	ch = change(&f, OBJ_TAKEOVER, f.p, f.p);
 	ch.replica = (struct map_member){0};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
-	expect_refused(&f, force(&f, f.s), OBJ_SERVED);
+	fix_refused(&f, force(&f, f.s), OBJ_SERVED);
 	EXPECT_EQ(map_group(kit_map(&f.k), f.p)->state, GROUP_ACTIVE);
 	kit_fini(&f.k);
 }
@@ -148,20 +122,20 @@ TEST(force, goes_to_a_member_on_a_current_group_and_node)
 	restart(&f, f.p);
 	ch = force(&f, f.s);
 	ch.epoch--;
-	expect_refused(&f, ch, OBJ_CONFLICT);
+	fix_refused(&f, ch, OBJ_CONFLICT);
 	ch = force(&f, f.s);
 	ch.replica.gen++;
-	expect_refused(&f, ch, OBJ_NOT_MEMBER);
+	fix_refused(&f, ch, OBJ_NOT_MEMBER);
 	ch = force(&f, f.s);
 	ch.incarnation++;
-	expect_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, ch, OBJ_INCARNATION);
 	ch = force(&f, f.s);
 	ch.node = f.p;
-	expect_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, ch, OBJ_INCARNATION);
 	EXPECT_OK(kit_node_state(&f.k, f.s, NODE_DEAD));
-	expect_refused(&f, force(&f, f.s), OBJ_INCARNATION);
+	fix_refused(&f, force(&f, f.s), OBJ_INCARNATION);
 	f.o->epoch = 0xff000001;
-	expect_refused(&f, force(&f, f.p), OBJ_EPOCH_LIMIT);
+	fix_refused(&f, force(&f, f.p), OBJ_EPOCH_LIMIT);
 	kit_fini(&f.k);
 }
 
@@ -174,13 +148,13 @@ TEST(force, the_quarantine_holds)
 	fix_init(&f);
 	restart(&f, f.p);
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.s)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_PROMOTE, f.p, f.s), OBJ_KEPT);
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_KEPT);
-	expect_refused(&f, change(&f, OBJ_TAKEOVER, f.p, f.p), OBJ_NOT_IN);
+	fix_refused(&f, change(&f, OBJ_PROMOTE, f.p, f.s), OBJ_KEPT);
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_KEPT);
+	fix_refused(&f, change(&f, OBJ_TAKEOVER, f.p, f.p), OBJ_NOT_IN);
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	ch.replica = (struct map_member){.group = f.p, .group_incarnation = 1};
-	expect_refused(&f, ch, OBJ_IS_IN);
-	expect_refused(&f, change(&f, OBJ_DISCARD, f.s, 0), OBJ_NOT_KEPT);
+	fix_refused(&f, ch, OBJ_IS_IN);
+	fix_refused(&f, change(&f, OBJ_DISCARD, f.s, 0), OBJ_NOT_KEPT);
 	kit_fini(&f.k);
 }
 
@@ -192,10 +166,10 @@ TEST(force, back_to_what_is_in_quarantine)
 	fix_init(&f);
 	restart(&f, f.p);
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.s)), OBJ_DONE);
-	expect_refused(&f, force(&f, f.p), OBJ_SERVED);
+	fix_refused(&f, force(&f, f.p), OBJ_SERVED);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_FORCE, f.p, f.s)), OBJ_DONE);
 	expect_forced(&f, f.p, 0x02000004);
-	EXPECT(member(&f, f.s)->kept);
+	EXPECT(fix_member(&f, f.s)->kept);
 	kit_fini(&f.k);
 }
 
@@ -217,7 +191,7 @@ TEST(force, discard_makes_room_for_another_replica)
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	ch.replica = (struct map_member){.group = f.p, .group_incarnation = 1};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
-	EXPECT(member(&f, f.p)->gen == f.o->epoch && !member(&f, f.p)->kept);
+	EXPECT(fix_member(&f, f.p)->gen == f.o->epoch && !fix_member(&f, f.p)->kept);
 	kit_fini(&f.k);
 }
 
@@ -233,7 +207,7 @@ TEST(force, regroup_ends_a_quarantine_that_is_empty)
 	EXPECT(!f.o->member[0].kept && f.o->member[0].group_incarnation == 1);
 	EXPECT(f.o->member[2].kept); /* the one that it became */
 	EXPECT_OK(kit_regroup(&f.k, f.p, f.p, 2, 3));
-	EXPECT(!member(&f, f.p)->kept);
+	EXPECT(!fix_member(&f, f.p)->kept);
 	kit_fini(&f.k);
 
 	fix_init(&f);
@@ -244,33 +218,23 @@ TEST(force, regroup_ends_a_quarantine_that_is_empty)
 	c.regroup.new_incarnation = 2;
 	c.regroup.keeps_pages = true;
 	EXPECT_OK(kit_apply(&f.k, &c));
-	EXPECT(member(&f, f.p)->kept && member(&f, f.p)->group_incarnation == 2);
+	EXPECT(fix_member(&f, f.p)->kept && fix_member(&f, f.p)->group_incarnation == 2);
 	kit_fini(&f.k);
 }
 
 TEST(force, is_in_snapshots_and_deltas)
 {
-	struct writer w = writer_init_heap();
-	struct state *copy = state_create();
+	struct state *copy;
 	struct map m;
-	struct reader r;
 	struct fix f;
 
 	fix_init(&f);
 	restart(&f, f.p);
 	EXPECT_EQ(kit_change(&f.k, force(&f, f.s)), OBJ_DONE);
-	state_snapshot(f.k.s, &w);
-	EXPECT_OK(state_restore(copy, w.data, w.len));
-	EXPECT(state_digest(copy) == state_digest(f.k.s));
+	kit_copies(&f.k, &copy, &m);
 	EXPECT(map_object(state_map(copy), f.o->id)->member[0].kept);
-	map_init(&m);
-	w.len = 0;
-	state_delta(copy, 0, &w);
-	r = reader_init(w.data, w.len);
-	EXPECT_OK(map_delta_apply(&m, &r, NULL, NULL));
 	EXPECT(map_object(&m, f.o->id)->member[0].kept && !map_object(&m, f.o->id)->member[1].kept);
 	map_fini(&m);
 	state_destroy(copy);
-	writer_free(&w);
 	kit_fini(&f.k);
 }

@@ -3,33 +3,9 @@
  * copies on groups (nodes) P, S and T; P is its primary. */
 #include "tests/state/state_kit.h"
 
-struct fix {
-	struct kit k;
-	struct map_object *o;
-	uint16_t p, s, t;
-};
-
-static void fix_init(struct fix *f, unsigned copies)
-{
-	kit_init(&f->k, 4);
-	EXPECT_OK(kit_volume(&f->k, "v", 1 << 30, copies));
-	f->o = kit_object(&f->k, object_id(1, 0));
-	f->p = f->o->member[0].group;
-	f->s = copies > 1 ? f->o->member[1].group : 0;
-	f->t = copies > 2 ? f->o->member[2].group : 0;
-}
-
-static struct map_member *member(struct fix *f, uint16_t group)
-{
-	for (unsigned i = 0; i < f->o->member_count; i++)
-		if (f->o->member[i].group == group)
-			return &f->o->member[i];
-	return NULL;
-}
-
 static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint16_t proposer)
 {
-	struct map_member *mb = member(f, who);
+	struct map_member *mb = fix_member(f, who);
 	struct object_change ch = {
 		.op = op, .object = f->o->id, .epoch = f->o->epoch, .proposer = proposer};
 
@@ -50,26 +26,17 @@ static struct object_change takeover(struct fix *f, uint16_t node, uint16_t prop
 				      .incarnation = map_node(kit_map(&f->k), node)->incarnation};
 }
 
-/* A refusal must leave everything as it was. */
-static void expect_refused(struct fix *f, struct object_change ch, int why)
-{
-	uint64_t digest = state_digest(f->k.s);
-
-	EXPECT_EQ(kit_change(&f->k, ch), why);
-	EXPECT(digest == state_digest(f->k.s));
-}
-
 TEST(object, drop_raises_the_epoch_not_the_tenure)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
 	EXPECT_EQ(f.o->epoch, 2);
 	EXPECT_EQ(f.o->tenure, 1);
 	EXPECT_EQ(map_in_count(f.o), 2);
-	EXPECT(!member(&f, f.s)->in);
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_IN);
+	EXPECT(!fix_member(&f, f.s)->in);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_IN);
 	kit_fini(&f.k);
 }
 
@@ -78,18 +45,18 @@ TEST(object, a_stale_epoch_is_a_conflict)
 	struct fix f;
 	struct object_change ch;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	ch = change(&f, OBJ_DROP, f.s, f.p);
 	ch.epoch++;
-	expect_refused(&f, ch, OBJ_CONFLICT);
+	fix_refused(&f, ch, OBJ_CONFLICT);
 	ch.epoch -= 2;
-	expect_refused(&f, ch, OBJ_CONFLICT);
+	fix_refused(&f, ch, OBJ_CONFLICT);
 	ch.object = object_id(1, 999);
-	expect_refused(&f, ch, OBJ_NO_OBJECT);
+	fix_refused(&f, ch, OBJ_NO_OBJECT);
 	ch.object = object_id(9, 0);
-	expect_refused(&f, ch, OBJ_NO_OBJECT);
+	fix_refused(&f, ch, OBJ_NO_OBJECT);
 	ch = change(&f, 77, f.s, f.p);
-	expect_refused(&f, ch, OBJ_UNKNOWN);
+	fix_refused(&f, ch, OBJ_UNKNOWN);
 	kit_fini(&f.k);
 }
 
@@ -98,14 +65,14 @@ TEST(object, drop_is_for_the_primary_or_the_replicas_own_node)
 	struct fix f;
 	struct object_change ch;
 
-	fix_init(&f, 3);
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.t), OBJ_NOT_MEMBER);
+	fix_volume(&f, 3);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.t), OBJ_NOT_MEMBER);
 	ch = change(&f, OBJ_DROP, f.s, f.p);
 	ch.replica.gen++; /* another replica on the same group */
-	expect_refused(&f, ch, OBJ_NOT_MEMBER);
+	fix_refused(&f, ch, OBJ_NOT_MEMBER);
 	ch = change(&f, OBJ_DROP, f.s, f.p);
 	ch.incarnation = 0; /* a process from before a restart */
-	expect_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, ch, OBJ_INCARNATION);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.s)), OBJ_DONE); /* resign */
 	kit_fini(&f.k);
 }
@@ -114,9 +81,9 @@ TEST(object, the_last_in_replica_is_never_dropped)
 {
 	struct fix f;
 
-	fix_init(&f, 2);
+	fix_volume(&f, 2);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_DROP, f.p, f.p), OBJ_WOULD_EMPTY);
+	fix_refused(&f, change(&f, OBJ_DROP, f.p, f.p), OBJ_WOULD_EMPTY);
 	kit_fini(&f.k);
 }
 
@@ -125,9 +92,9 @@ TEST(object, a_restarted_primary_proposes_nothing_before_its_takeover)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	EXPECT_OK(kit_start(&f.k, f.p, 1, 2));
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_MEMBER);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_MEMBER);
 	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.p, f.p, false)), OBJ_DONE);
 	EXPECT_EQ(f.o->epoch, 2);
 	EXPECT_EQ(f.o->tenure, 2);
@@ -142,16 +109,16 @@ TEST(object, promote_needs_an_out_member_of_the_current_incarnation)
 	struct fix f;
 	struct object_change ch;
 
-	fix_init(&f, 3);
-	expect_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.p), OBJ_IS_IN);
+	fix_volume(&f, 3);
+	fix_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.p), OBJ_IS_IN);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.s), OBJ_NOT_MEMBER); /* not by itself */
+	fix_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.s), OBJ_NOT_MEMBER); /* not by itself */
 	ch = change(&f, OBJ_PROMOTE, f.s, f.p);
 	ch.incarnation++;
-	expect_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, ch, OBJ_INCARNATION);
 	ch = change(&f, OBJ_PROMOTE, f.s, f.p);
 	ch.replica.group_incarnation++;
-	expect_refused(&f, ch, OBJ_NOT_MEMBER);
+	fix_refused(&f, ch, OBJ_NOT_MEMBER);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, f.s, f.p)), OBJ_DONE);
 	EXPECT_EQ(map_in_count(f.o), 3);
 	EXPECT_EQ(f.o->epoch, 3);
@@ -164,21 +131,21 @@ TEST(object, takeover_puts_the_old_primary_out)
 	struct fix f;
 	struct object_change ch;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	ch = takeover(&f, f.s, f.s, false);
 	ch.incarnation++;
-	expect_refused(&f, ch, OBJ_INCARNATION);
-	expect_refused(&f, takeover(&f, f.s, f.t, false),
+	fix_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, takeover(&f, f.s, f.t, false),
 		       OBJ_NOT_MEMBER); /* only N or the primary */
 	for (uint16_t n = 1; n <= 4; n++)
 		if (n != f.p && n != f.s && n != f.t)
-			expect_refused(&f, takeover(&f, n, n, false), OBJ_NOT_MEMBER);
+			fix_refused(&f, takeover(&f, n, n, false), OBJ_NOT_MEMBER);
 	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.s, f.s, false)), OBJ_DONE);
 	EXPECT_EQ(f.o->tenure, 2);
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
-	EXPECT(!member(&f, f.p)->in);
+	EXPECT(!fix_member(&f, f.p)->in);
 	EXPECT_EQ(map_in_count(f.o), 2);
-	expect_refused(&f, takeover(&f, f.p, f.p, false),
+	fix_refused(&f, takeover(&f, f.p, f.p, false),
 		       OBJ_NOT_IN); /* out replicas never take over */
 	kit_fini(&f.k);
 }
@@ -187,7 +154,7 @@ TEST(object, planned_move_keeps_the_old_primary_in)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.s, f.p, true)), OBJ_DONE);
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
 	EXPECT_EQ(map_in_count(f.o), 3);
@@ -199,10 +166,10 @@ TEST(object, a_dead_nodes_incarnation_is_banned)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	EXPECT_OK(kit_node_state(&f.k, f.s, NODE_DEAD));
-	expect_refused(&f, takeover(&f, f.s, f.s, false), OBJ_INCARNATION);
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.s), OBJ_INCARNATION);
+	fix_refused(&f, takeover(&f, f.s, f.s, false), OBJ_INCARNATION);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.s), OBJ_INCARNATION);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
 	kit_fini(&f.k);
 }
@@ -213,12 +180,12 @@ TEST(object, a_resigned_primary_has_no_say)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.p, f.p)), OBJ_DONE);
 	EXPECT(!map_primary_node(kit_map(&f.k), f.o));
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_MEMBER);
-	expect_refused(&f, takeover(&f, f.p, f.p, false), OBJ_NOT_IN);
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.p, f.p), OBJ_NEEDED);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_NOT_MEMBER);
+	fix_refused(&f, takeover(&f, f.p, f.p, false), OBJ_NOT_IN);
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.p, f.p), OBJ_NEEDED);
 	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.t, f.t, false)), OBJ_DONE);
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.t);
 	kit_fini(&f.k);
@@ -230,34 +197,34 @@ TEST(object, place_and_remove)
 	struct object_change ch;
 	uint16_t fresh = 1;
 
-	fix_init(&f, 2);
+	fix_volume(&f, 2);
 	while (fresh == f.p || fresh == f.s)
 		fresh++;
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
 	ch.replica.group_incarnation = 2;
-	expect_refused(&f, ch, OBJ_INCARNATION);
+	fix_refused(&f, ch, OBJ_INCARNATION);
 	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
-	expect_refused(&f, ch, OBJ_IS_IN);
+	fix_refused(&f, ch, OBJ_IS_IN);
 	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
-	EXPECT_EQ(member(&f, fresh)->gen, 2);
-	EXPECT(!member(&f, fresh)->in);
+	EXPECT_EQ(fix_member(&f, fresh)->gen, 2);
+	EXPECT(!fix_member(&f, fresh)->in);
 
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.s, 1), OBJ_IS_IN);
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.s, 1), OBJ_IS_IN);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.s, 1), OBJ_NEEDED); /* one in, two wanted */
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.s, 1), OBJ_NEEDED); /* one in, two wanted */
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, fresh, f.p)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_REMOVE, f.s, 1)), OBJ_DONE);
 	EXPECT_EQ(f.o->member_count, 2);
 	ch = change(&f, OBJ_REMOVE, f.s, 1);
 	ch.replica.group = f.s;
-	expect_refused(&f, ch, OBJ_NOT_MEMBER);
+	fix_refused(&f, ch, OBJ_NOT_MEMBER);
 	/* Placed again it is another replica. */
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
-	EXPECT_EQ(member(&f, f.s)->gen, f.o->epoch);
+	EXPECT_EQ(fix_member(&f, f.s)->gen, f.o->epoch);
 	kit_fini(&f.k);
 }
 
@@ -266,7 +233,7 @@ TEST(object, regroup_puts_the_groups_replicas_out)
 	struct fix f;
 	struct object_change old;
 
-	fix_init(&f, 2);
+	fix_volume(&f, 2);
 	old = change(&f, OBJ_DROP, f.s, f.p);
 	EXPECT_RC(kit_regroup(&f.k, 99, 1, 1, 2), -ERR_NOT_FOUND);
 	EXPECT_RC(kit_regroup(&f.k, f.s, f.p, 1, 2), -ERR_FOREIGN);
@@ -275,12 +242,12 @@ TEST(object, regroup_puts_the_groups_replicas_out)
 	EXPECT_OK(kit_regroup(&f.k, f.s, f.s, 1, 2));
 	EXPECT_OK(kit_regroup(&f.k, f.s, f.s, 1, 2)); /* the same again */
 	EXPECT_EQ(f.o->member_count, 2);
-	EXPECT(!member(&f, f.s)->in);
-	EXPECT_EQ(member(&f, f.s)->group_incarnation, 2);
-	EXPECT_EQ(member(&f, f.s)->gen, 2);
+	EXPECT(!fix_member(&f, f.s)->in);
+	EXPECT_EQ(fix_member(&f, f.s)->group_incarnation, 2);
+	EXPECT_EQ(fix_member(&f, f.s)->gen, 2);
 	EXPECT_EQ(f.o->epoch, 2);
 	old.epoch = f.o->epoch;
-	expect_refused(&f, old, OBJ_NOT_MEMBER); /* the old replica is not a member any more */
+	fix_refused(&f, old, OBJ_NOT_MEMBER); /* the old replica is not a member any more */
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, f.s, f.p)), OBJ_DONE);
 	kit_fini(&f.k);
 }
@@ -289,7 +256,7 @@ TEST(object, regroup_leaves_a_last_replica_listed_as_lost)
 {
 	struct fix f;
 
-	fix_init(&f, 2);
+	fix_volume(&f, 2);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
 	EXPECT_OK(kit_regroup(&f.k, f.p, f.p, 1, 2));
 	EXPECT_EQ(f.o->member_count, 3);
@@ -301,8 +268,8 @@ TEST(object, regroup_leaves_a_last_replica_listed_as_lost)
 	EXPECT_EQ(f.o->member[2].group_incarnation, 2);
 	EXPECT_EQ(f.o->member[2].gen, f.o->epoch);
 	/* Nobody can take over: out replicas never do, and the lost one's incarnation is over. */
-	expect_refused(&f, takeover(&f, f.s, f.s, false), OBJ_NOT_IN);
-	expect_refused(&f, takeover(&f, f.p, f.p, false), OBJ_NOT_IN);
+	fix_refused(&f, takeover(&f, f.s, f.s, false), OBJ_NOT_IN);
+	fix_refused(&f, takeover(&f, f.p, f.p, false), OBJ_NOT_IN);
 	EXPECT_OK(kit_regroup(&f.k, f.p, f.p, 2, 3)); /* once more: still one lost, one new */
 	EXPECT_EQ(f.o->member_count, 3);
 	EXPECT_EQ(f.o->member[2].group_incarnation, 3);
@@ -315,7 +282,7 @@ TEST(object, the_last_epoch_is_refused)
 {
 	struct fix f;
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	f.o->epoch = 0x01ffffff; /* recovery generation 1 */
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_EPOCH_LIMIT);
 	EXPECT_RC(kit_regroup(&f.k, f.s, f.s, 1, 2), -ERR_LIMIT);
@@ -329,7 +296,7 @@ TEST(object, many_changes_have_one_result_each)
 	struct object_change ch[3];
 	struct command c = {.kind = CMD_OBJECT};
 
-	fix_init(&f, 3);
+	fix_volume(&f, 3);
 	ch[0] = change(&f, OBJ_DROP, f.s, f.p);
 	ch[1] = change(&f, OBJ_DROP, f.t, f.p); /* on the same epoch: too late */
 	ch[2] = ch[1];
@@ -348,7 +315,7 @@ TEST(object, place_is_bounded_by_the_member_limit)
 	struct fix f;
 	struct object_change ch;
 
-	fix_init(&f, 1);
+	fix_volume(&f, 1);
 	for (uint16_t g = 5; f.o->member_count < MEMBERS_MAX; g++) {
 		EXPECT_OK(kit_group(&f.k, (uint16_t)(g % 4 + 1), 400u + g));
 		EXPECT_OK(kit_group_state(&f.k, g, GROUP_ACTIVE, 20, 1));
@@ -358,7 +325,7 @@ TEST(object, place_is_bounded_by_the_member_limit)
 	}
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	ch.replica = (struct map_member){.group = (uint16_t)(f.p % 4 + 1), .group_incarnation = 1};
-	expect_refused(&f, ch, OBJ_FULL);
+	fix_refused(&f, ch, OBJ_FULL);
 	kit_fini(&f.k);
 }
 
@@ -369,7 +336,7 @@ TEST(object, the_primarys_entry_is_not_removed)
 	struct object_change ch;
 	uint16_t fresh = 1;
 
-	fix_init(&f, 2);
+	fix_volume(&f, 2);
 	while (fresh == f.p || fresh == f.s)
 		fresh++;
 	ch = change(&f, OBJ_PLACE, 0, 1);
@@ -377,7 +344,7 @@ TEST(object, the_primarys_entry_is_not_removed)
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, fresh, f.p)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.p, f.p)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_NEEDED);
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_NEEDED);
 	EXPECT_EQ(kit_change(&f.k, takeover(&f, f.s, f.s, false)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_REMOVE, f.p, 1)), OBJ_DONE);
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);

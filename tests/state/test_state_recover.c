@@ -3,20 +3,6 @@
  * and T; P is its primary. Every node has to come back before what it may have is passed over. */
 #include "tests/state/state_kit.h"
 
-struct fix {
-	struct kit k;
-	struct map_object *o;
-	uint16_t p, s, t;
-};
-
-static struct map_member *member(struct fix *f, uint16_t group)
-{
-	for (unsigned i = 0; i < f->o->member_count; i++)
-		if (f->o->member[i].group == group)
-			return &f->o->member[i];
-	return NULL;
-}
-
 static struct map_node *node(struct fix *f, uint16_t id)
 {
 	return map_node(kit_map(&f->k), id);
@@ -34,17 +20,9 @@ static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint
 		ch.node = who;
 		ch.incarnation = node(f, who)->incarnation;
 	}
-	if (member(f, who) && op != OBJ_TAKEOVER)
-		ch.replica = *member(f, who);
+	if (fix_member(f, who) && op != OBJ_TAKEOVER)
+		ch.replica = *fix_member(f, who);
 	return ch;
-}
-
-static void expect_refused(struct fix *f, struct object_change ch, int why)
-{
-	uint64_t digest = state_digest(f->k.s);
-
-	EXPECT_EQ(kit_change(&f->k, ch), why);
-	EXPECT(digest == state_digest(f->k.s));
 }
 
 static void back(struct fix *f, uint16_t id)
@@ -57,16 +35,6 @@ static void recover(struct fix *f)
 	EXPECT_OK(state_recover(f->k.s, f->k.index += 1000, f->k.time_ms, f->s, "root"));
 }
 
-static void fix_init(struct fix *f)
-{
-	kit_init(&f->k, 4);
-	EXPECT_OK(kit_volume(&f->k, "v", 1 << 30, 3));
-	f->o = kit_object(&f->k, object_id(1, 0));
-	f->p = f->o->member[0].group;
-	f->s = f->o->member[1].group;
-	f->t = f->o->member[2].group;
-}
-
 TEST(recover, raises_every_generation_and_awaits_every_node)
 {
 	struct state_event e;
@@ -74,9 +42,9 @@ TEST(recover, raises_every_generation_and_awaits_every_node)
 	uint32_t volume, attachment;
 	uint16_t dead = 1;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	EXPECT_OK(kit_attach(&f.k, 1, ATTACH_EXCLUSIVE, "h", false));
-	while (member(&f, dead))
+	while (fix_member(&f, dead))
 		dead++;
 	EXPECT_OK(kit_node_state(&f.k, dead, NODE_DEAD));
 	volume = kit_map(&f.k)->next_volume;
@@ -105,11 +73,11 @@ TEST(recover, nobody_takes_over_before_all_who_may_have_more_are_back)
 {
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
 	back(&f, f.p);
-	expect_refused(&f, change(&f, OBJ_TAKEOVER, f.s, f.s), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_TAKEOVER, f.s, f.s), OBJ_UNSURE);
 	EXPECT(map_object_awaits(kit_map(&f.k), f.o));
 	back(&f, f.t);
 	EXPECT(!map_object_awaits(kit_map(&f.k), f.o));
@@ -124,12 +92,12 @@ TEST(recover, an_out_member_that_was_filled_is_waited_for)
 {
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.t, f.p)), OBJ_DONE);
 	recover(&f);
 	back(&f, f.s);
 	back(&f, f.p);
-	expect_refused(&f, change(&f, OBJ_TAKEOVER, f.p, f.p), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_TAKEOVER, f.p, f.p), OBJ_UNSURE);
 	back(&f, f.t);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.p, f.p)), OBJ_DONE);
 	kit_fini(&f.k);
@@ -140,31 +108,31 @@ TEST(recover, an_unsure_object_changes_only_by_what_was_seen)
 	struct object_change ch;
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.t, f.p)), OBJ_DONE);
 	recover(&f);
-	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_UNSURE); /* in a tenure of before */
+	fix_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_UNSURE); /* in a tenure of before */
 	back(&f, f.p);
 	back(&f, f.s);
 	back(&f, f.t);
-	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_NOT_MEMBER);
+	fix_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_NOT_MEMBER);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.p, f.p)), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_UNSURE);
-	expect_refused(&f, change(&f, OBJ_DROP, f.s, f.s), OBJ_UNSURE);
-	expect_refused(&f, change(&f, OBJ_PROMOTE, f.t, f.p), OBJ_UNSURE);
-	expect_refused(&f, change(&f, OBJ_REMOVE, f.t, 1), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.p), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_DROP, f.s, f.s), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_PROMOTE, f.t, f.p), OBJ_UNSURE);
+	fix_refused(&f, change(&f, OBJ_REMOVE, f.t, 1), OBJ_UNSURE);
 	ch = change(&f, OBJ_PLACE, 0, 1);
 	for (uint16_t g = 1; g <= 4; g++)
-		if (!member(&f, g))
+		if (!fix_member(&f, g))
 			ch.replica = (struct map_member){.group = g, .group_incarnation = 1};
-	expect_refused(&f, ch, OBJ_UNSURE);
+	fix_refused(&f, ch, OBJ_UNSURE);
 	ch = change(&f, OBJ_DROP, f.s, f.p);
 	ch.keep = 1; /* it answered, and has less */
 	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
-	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.s), OBJ_NOT_MEMBER);
+	fix_refused(&f, change(&f, OBJ_SETTLE, 0, f.s), OBJ_NOT_MEMBER);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_SETTLE, 0, f.p)), OBJ_DONE);
 	EXPECT(!f.o->unsure);
-	expect_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_CONFLICT);
+	fix_refused(&f, change(&f, OBJ_SETTLE, 0, f.p), OBJ_CONFLICT);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, f.t, f.p)), OBJ_DONE);
 	kit_fini(&f.k);
 }
@@ -184,7 +152,7 @@ TEST(recover, nodes_that_are_gone_for_good_are_not_waited_for)
 {
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
 	EXPECT_OK(remove_dead(&f, f.p, 0));
@@ -201,43 +169,33 @@ TEST(recover, a_force_ends_the_doubt_but_not_past_an_unheard_primary)
 {
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
-	expect_refused(&f, change(&f, OBJ_FORCE, f.s, f.s), OBJ_SERVED);
-	expect_refused(&f, change(&f, OBJ_FORCE, f.t, f.t), OBJ_INCARNATION); /* not back */
+	fix_refused(&f, change(&f, OBJ_FORCE, f.s, f.s), OBJ_SERVED);
+	fix_refused(&f, change(&f, OBJ_FORCE, f.t, f.t), OBJ_INCARNATION); /* not back */
 	back(&f, f.p);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_FORCE, f.s, f.s)), OBJ_DONE);
 	EXPECT(!f.o->unsure && f.o->tenure == 0x02000002);
-	EXPECT(member(&f, f.p)->kept && member(&f, f.t)->kept);
+	EXPECT(fix_member(&f, f.p)->kept && fix_member(&f, f.t)->kept);
 	kit_fini(&f.k);
 }
 
 TEST(recover, is_in_snapshots_and_deltas)
 {
-	struct writer w = writer_init_heap();
-	struct state *copy = state_create();
+	struct state *copy;
 	struct map m;
-	struct reader r;
 	struct fix f;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
-	state_snapshot(f.k.s, &w);
-	EXPECT_OK(state_restore(copy, w.data, w.len));
-	EXPECT(state_digest(copy) == state_digest(f.k.s));
+	kit_copies(&f.k, &copy, &m);
 	EXPECT_EQ(state_recoveries(copy), 1);
-	map_init(&m);
-	w.len = 0;
-	state_delta(copy, 0, &w);
-	r = reader_init(w.data, w.len);
-	EXPECT_OK(map_delta_apply(&m, &r, NULL, NULL));
 	EXPECT(map_object(&m, f.o->id)->unsure);
 	EXPECT(map_node(&m, f.p)->awaited && !map_node(&m, f.s)->awaited);
 	map_fini(&m);
 	state_destroy(copy);
-	writer_free(&w);
 	kit_fini(&f.k);
 }
 
@@ -246,7 +204,7 @@ TEST(recover, a_generation_that_is_the_last_one_is_refused)
 	struct fix f;
 	uint64_t digest;
 
-	fix_init(&f);
+	fix_volume(&f, 3);
 	f.o->epoch = 0xff000001;
 	digest = state_digest(f.k.s);
 	EXPECT_RC(state_recover(f.k.s, 5000, 1, f.s, "root"), -ERR_LIMIT);
