@@ -824,7 +824,8 @@ void replicator_destroy(struct replicator *r)
 
 static const char *broken(const struct object *o)
 {
-	return !o->store || !o->group		? "it is not there"
+	return o->creating			? NULL
+	       : !o->store || !o->group		? "it is not there"
 	       : o->group->failed		? "its disk group failed"
 	       : o->diverged			? "its data diverged"
 	       : store_is_damaged(o->store)	? "its log is damaged: acknowledged writes may be missing"

@@ -110,6 +110,14 @@ static const struct map_member *choice(const struct force *f, const struct map_o
 	return best;
 }
 
+static bool is_open(const struct force *f, const struct map_member *mb)
+{
+	const struct admin *a = f->q->admin;
+	const struct json *g = facts_group(a, map_group(admin_map(a), mb->group));
+
+	return g && json_bool(g, "open", false) && !json_str(g, "failed");
+}
+
 static const char *why_not(const struct force *f, const struct map_object *o, const struct map_member *mb)
 {
 	const struct map_node *n = map_member_node(admin_map(f->q->admin), mb);
@@ -125,7 +133,9 @@ static const char *why_not(const struct force *f, const struct map_object *o, co
 	if (!facts_node_up(f->q->admin, n->id))
 		return "is on a node that does not answer: nothing is lost if it comes back";
 	if (!said || !json_bool(said, "present", false))
-		return "is on a disk group that is not open: nothing is lost if it comes back";
+		return is_open(f, mb) ? "is not there: its node is about to make or to find it"
+				      : "is on a disk group that is not open: nothing is lost if it "
+					"comes back";
 	return o->unsure ? "may have less than another one, since the cluster was recovered" : "cannot serve";
 }
 
@@ -138,7 +148,8 @@ static char *why_unavailable(const struct force *f, const struct map_object *o)
 		const struct map_member *mb = &o->member[i];
 		const struct map_group *g = map_group(m, mb->group);
 		const struct json *said = replicas_of(&f->r, o, mb);
-		const char *broken = said ? json_str(said, "broken") : NULL;
+		const char *broken =
+			said && json_bool(said, "present", false) ? json_str(said, "broken") : NULL;
 		char *longer;
 
 		if (!mb->in)
@@ -157,6 +168,7 @@ static char *why_unavailable(const struct force *f, const struct map_object *o)
 static char *may_lose(const struct force *f, const struct map_object *o, const struct map_member *mb)
 {
 	struct version has = last_of(replicas_of(&f->r, o, mb));
+	const char *broken;
 	uint64_t more = 0;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
@@ -165,8 +177,11 @@ static char *may_lose(const struct force *f, const struct map_object *o, const s
 		if (said && last_of(said).seq > has.seq)
 			more = MAX(more, last_of(said).seq - has.seq);
 	}
+	broken = json_str(replicas_of(&f->r, o, mb), "broken");
 	if (mb->in)
-		return xasprintf("what its damaged log lacks; it ends at write %llu",
+		return xasprintf("%s; it ends at write %llu",
+				 broken ? broken
+					: "not compared with all others since the cluster was recovered",
 				 (unsigned long long)has.seq);
 	return xasprintf("%s: every write after number %llu%s%.0llu%s; %s",
 			 mb->kept ? "it is in quarantine" : "it was not in sync",

@@ -14,6 +14,11 @@ rng = random.Random(5)
 old, new = rng.randbytes(SIZE), rng.randbytes(SIZE)
 lab.ashlar("cluster", "set", "rebuild_delay_s", 3600)
 lab.volume("v", f"{SIZE // MIB}M")
+lab.ashlar("volume", "create", "w", "--size", "256M")
+out = lab.ashlar("volume", "force", "w", rc=None)[1]
+if "not open" in out:
+    fail(f"what is being made is taken for lost: {out}")
+lab.ashlar("volume", "delete", "w", "--yes")
 
 
 def write(data):
