@@ -37,12 +37,10 @@ static struct tier_request requests_closed;
 
 void tier_destage(struct tier *t, struct destage_batch *b)
 {
-	uint32_t none = 0;
 	struct destage_batch *top = atomic_load(&t->batches);
 
 	b->rc = 0;
 	b->damaged = 0;
-	b->queued_s = (uint32_t)(loop_mono_us(b->loop) / 1000000) + 1; /* 0 stands for none */
 	do {
 		if (top == &batches_closed) {
 			b->rc = -ERR_CLOSED;
@@ -51,7 +49,6 @@ void tier_destage(struct tier *t, struct destage_batch *b)
 		}
 		b->next = top;
 	} while (!atomic_compare_exchange_weak(&t->batches, &top, b));
-	atomic_compare_exchange_strong(&t->oldest_s, &none, b->queued_s);
 	sem_post(&t->more_work);
 }
 
@@ -412,8 +409,9 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 	}
 }
 
-/* What can wait: deletes, collecting, scrub. False: nothing of it is left. */
-static bool background_step(struct tier *t, bool urgent)
+/* What can wait: deletes, scrub; collecting and reducing too if `later` is not set. False: nothing of it
+ * is left, or is to be done now. */
+static bool background_step(struct tier *t, bool later)
 {
 	bool busy = loss_step(t);
 
@@ -421,14 +419,14 @@ static bool background_step(struct tier *t, bool urgent)
 		tier_fail(t, -ERR_MAP_LOST, "the map database reports errors");
 	busy |= delete_step(t);
 	grace_poll(t, false);
-	if (!urgent) {
+	if (!later) {
 		if (gc_wanted(t))
 			busy |= gc_step(t);
 		busy |= dedup_rebuild_step(t);
 		busy |= reduce_step(t);
 	}
 	busy |= recount_step(t);
-	if (!urgent && !busy) {
+	if (!later && !busy) {
 		int rc;
 		enum settle_state s = settle_step(t, &rc);
 
@@ -490,8 +488,7 @@ void *destager_main(void *arg)
 			break;
 		if (batches)
 			round_batches(t, &batches);
-		atomic_store(&t->oldest_s, batches ? batches->queued_s : 0);
-		busy = background_step(t, batches != NULL);
+		busy = background_step(t, batches != NULL || pace_rests(t));
 	}
 	work_end(t, batches);
 	loss_end(t);

@@ -222,7 +222,6 @@ static void on_setup(struct post *p)
 
 	timer_init(&sh->tick, sh->loop, shard_tick);
 	sh->running = true;
-	sh->rate_mark_us = loop_mono_us(sh->loop);
 	shard_destage_kick(sh);
 }
 

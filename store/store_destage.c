@@ -22,6 +22,7 @@
 #define AGE_S         5u
 #define DUE_S         60u /* older ones do not wait for idle CPU */
 #define TICK_US       1000000u
+#define WRITING_MIN   1000u /* blocks/s; fewer take about a hundredth of a core: destage need not yield */
 #define FLUSH_TAIL_US 2000000u /* a flush waits so long for records to be committed */
 #define FLUSH_LOOK_US 10000u
 #define RETRY_FULL_US 1000000u
@@ -488,18 +489,40 @@ static void release(struct shard *sh, uint32_t fill)
 
 static void flush_begin(struct shard *sh);
 
+static void rates_begin(struct shard *sh)
+{
+	sh->rate_mark_us = loop_mono_us(sh->loop);
+	sh->rate_blocks = counter_get(&sh->destaged_blocks);
+	sh->rate_appended = counter_get(&sh->appended_blocks);
+}
+
+static void rates_take(struct shard *sh)
+{
+	uint64_t us = loop_mono_us(sh->loop) - sh->rate_mark_us;
+	uint64_t destaged = counter_get(&sh->destaged_blocks) - sh->rate_blocks;
+	uint64_t appended = counter_get(&sh->appended_blocks) - sh->rate_appended;
+
+	if (!us)
+		return;
+	atomic_store_explicit(&sh->destage_rate, (unsigned)(destaged * 1000000 / us),
+			      memory_order_relaxed);
+	sh->writing = appended * 1000000 / us >= WRITING_MIN;
+	rates_begin(sh);
+}
+
+static void tick_arm(struct shard *sh)
+{
+	if (sh->tick.armed)
+		return;
+	rates_begin(sh); /* an idle time before does not count */
+	timer_set(&sh->tick, TICK_US);
+}
+
 void shard_tick(struct timer *t)
 {
 	struct shard *sh = container_of(t, struct shard, tick);
-	uint64_t now = loop_mono_us(sh->loop), blocks = counter_get(&sh->destaged_blocks);
 
-	if (now > sh->rate_mark_us)
-		atomic_store_explicit(
-			&sh->destage_rate,
-			(unsigned)((blocks - sh->rate_blocks) * 1000000 / (now - sh->rate_mark_us)),
-			memory_order_relaxed);
-	sh->rate_mark_us = now;
-	sh->rate_blocks = blocks;
+	rates_take(sh);
 	if (sh->lane.name_release)
 		turn_end_arm(sh->loop, &sh->lane.turn, TURN_LOG);
 	shard_destage_kick(sh);
@@ -509,6 +532,7 @@ void shard_destage_kick(struct shard *sh)
 {
 	uint32_t fill;
 	unsigned wanted;
+	bool rests;
 
 	if (!sh->running || sh->stopping || sh->kicking || store_failed(sh->store))
 		return;
@@ -516,9 +540,12 @@ void shard_destage_kick(struct shard *sh)
 	fill = shard_fill(sh);
 	if (!sh->flush)
 		flush_begin(sh);
-	tier_pace(sh->store->tier, sh->index, fill,
-		  sh->flush || oldest_is_due(sh) || atomic_load(&sh->store->space_wanted));
-	wanted = destages_wanted(sh, fill);
+	if (sh->tick.armed && counter_get(&sh->appended_blocks) - sh->rate_appended >= WRITING_MIN)
+		sh->writing = true; /* a burst is noticed before its first second is over */
+	rests = tier_pace(sh->store->tier, sh->index, fill, sh->writing,
+			  sh->flush || oldest_is_due(sh) || starved(sh) ||
+				  atomic_load(&sh->store->space_wanted));
+	wanted = rests ? 0 : destages_wanted(sh, fill);
 	for (unsigned i = 0; i < DESTAGE_BATCHES && sh->destages_busy < wanted; i++) {
 		struct destage *d = &sh->destages[i];
 
@@ -533,17 +560,17 @@ void shard_destage_kick(struct shard *sh)
 	release(sh, fill);
 	while (sh->flush && !sh->flush_left)
 		shard_flush_next(sh, 0);
-	/* Nothing dirty, nothing to give back: no timer, no wake-ups. */
-	if ((sh->dirty_pages || sh->queue_count > 1 || sh->lane.name_release) && !sh->tick.armed)
-		timer_set(&sh->tick, TICK_US);
+	/* Nothing dirty, nothing to give back, nobody to wake the destager for: no timer, no wake-ups. */
+	if (sh->dirty_pages || sh->queue_count > 1 || sh->lane.name_release || sh->writing)
+		tick_arm(sh);
 	sh->kicking = false;
 }
 
 void shard_segment_closed(struct shard *sh)
 {
 	/* The destager has more to do; not from inside the append. */
-	if (sh->running && !sh->tick.armed)
-		timer_set(&sh->tick, TICK_US);
+	if (sh->running)
+		tick_arm(sh);
 }
 
 void shard_page_clean(struct shard *sh, const struct page_node *p)

@@ -147,7 +147,8 @@ struct shard {
 	_Atomic uint64_t log_blocks, index_bytes, object_count, appended_blocks, destaged_blocks, corrupt,
 		device_written, device_read;
 	atomic_uint fill, destage_rate; /* permyriad; blocks/s */
-	uint64_t rate_mark_us, rate_blocks;
+	uint64_t rate_mark_us, rate_blocks, rate_appended; /* at the last tick */
+	bool writing; /* clients write, as of the last tick */
 };
 
 enum log_seg_state { SEG_FREE, SEG_OPEN, SEG_CLOSED, SEG_LEGACY, SEG_RELEASING };

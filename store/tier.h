@@ -151,13 +151,13 @@ struct destage_batch {
 	uint64_t damaged; /* out: payload blocks that failed verification and became MAP_DAMAGED */
 	struct post done; /* set done.fn; posted to loop when durable (or failed) */
 	struct destage_batch *next; /* private */
-	uint32_t queued_s;          /* private */
 };
 void tier_destage(struct tier *t, struct destage_batch *b);
 /* From a shard, whenever its log's fill has changed, and about once a second while anything is to
- * be destaged: the destager's share of the CPU follows (store.md §7). hurry: somebody waits (a
- * flush), or records are older than a minute. Cheap when nothing changes. */
-void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry);
+ * be destaged: what destage may take of the CPU follows (store.md §7). writing: clients do; it must be
+ * told when they stop. hurry: somebody waits (a flush, space), or records are older than a minute.
+ * True: destage rests, nothing is to be handed over now. Cheap when nothing changes. */
+bool tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool writing, bool hurry);
 /* On the shard, in `done` itself: puts results into the page cache and the region table. Before it
  * the log index still answers for these pages; after it tier_page_get never answers with an older
  * one. */

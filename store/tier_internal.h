@@ -109,8 +109,7 @@ struct tier {
 	pthread_cond_t more;
 
 	/* Pacing. */
-	_Atomic unsigned requests_open, hurry; /* hurry: shards that want it */
-	_Atomic uint32_t oldest_s;             /* when the oldest batch was queued; 0: none */
+	_Atomic unsigned requests_open, hurry, writing; /* hurry, writing: of so many shards */
 	struct pace pace;
 
 	/* Destager. */
@@ -269,9 +268,8 @@ struct tier_shard {
 	_Atomic bool drained;
 	_Atomic uint32_t readers[2];
 	_Atomic uint64_t hits, misses, reads, read_bytes;
-	_Atomic uint32_t fill;     /* of the log, permyriad */
-	_Atomic uint32_t lookup_s; /* second of the newest lookup in the database; 0: none */
-	bool hurry;
+	_Atomic uint32_t fill; /* of the log, permyriad */
+	bool hurry, writing;
 };
 
 /* tier_page.c */

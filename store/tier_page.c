@@ -233,7 +233,6 @@ static void pump_run(struct turn_end *te)
 			b->items[b->count++] = list_entry(l, struct fetch, link);
 		qsort(b->items, b->count, sizeof(b->items[0]), fetch_cmp);
 		b->busy = true;
-		pace_lookup(s);
 		b->work.run = fetch_batch_run;
 		if (worker_submit(s->t->pool, s->loop, &b->work, &b->wait) != PENDING)
 			CHECK(!"worker_submit answers later");

@@ -65,11 +65,6 @@ WRAP(int, pthread_setname_np, pthread_t t, const char *name)
 	return 0;
 }
 
-WRAP(int, sched_setscheduler, pid_t pid, int policy, const struct sched_param *param)
-{
-	return fiber_current() ? 0 : __real_sched_setscheduler(pid, policy, param);
-}
-
 WRAP(int, setpriority, __priority_which_t which, id_t who, int value)
 {
 	return fiber_current() ? 0 : __real_setpriority(which, who, value);

@@ -469,8 +469,9 @@ void tier_destage(struct tier *t, struct destage_batch *b)
 	later(t, b->loop, &(struct later){.batch = b});
 }
 
-void tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool hurry)
+bool tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool writing, bool hurry)
 {
+	return false;
 }
 
 void tier_destaged(struct tier *t, struct destage_batch *b)

@@ -234,79 +234,89 @@ TEST(races, stop_ends_every_wait)
 /* ---- Pacing ------------------------------------------------------------------------------------
  */
 
-static int policy_of(struct harness *h, int *nice_level)
+static int level_of(struct harness *h)
 {
-	pid_t tid = h->tier->pace.threads[0];
+	int level;
 
 	errno = 0;
-	*nice_level = getpriority(PRIO_PROCESS, (id_t)tid);
+	level = getpriority(PRIO_PROCESS, (id_t)h->tier->pace.threads[0]);
 	EXPECT_EQ(errno, 0);
-	return sched_getscheduler(tid);
+	return level;
 }
 
-static void pace_idle(struct h_call *c)
+struct pace_call {
+	struct h_call c;
+	uint32_t fill;
+	bool writing, hurry, rests;
+};
+
+static void pace_run(struct h_call *c)
 {
-	tier_pace(c->h->tier, 0, 2999, false);
+	struct pace_call *p = container_of(c, struct pace_call, c);
+
+	p->rests = tier_pace(c->h->tier, 0, p->fill, p->writing, p->hurry);
 	h_done(c, 0);
 }
 
-static void pace_hurry(struct h_call *c)
+/* Whether destage rests. */
+static bool pace(struct harness *h, uint32_t fill, bool writing, bool hurry)
 {
-	tier_pace(c->h->tier, 0, 100, true);
-	h_done(c, 0);
-}
+	struct pace_call p = {.fill = fill, .writing = writing, .hurry = hurry};
 
-static void pace_half(struct h_call *c)
-{
-	tier_pace(c->h->tier, 0, 4500, false);
-	h_done(c, 0);
-}
-
-static void pace_full(struct h_call *c)
-{
-	tier_pace(c->h->tier, 0, 6000, true);
-	h_done(c, 0);
+	h_run(h, 0, &p.c, pace_run);
+	return p.rests;
 }
 
 TEST(races, destage_gets_cpu_by_the_fill_of_the_log)
 {
 	struct harness h;
 	struct model *m = xcalloc(1, sizeof(*m));
-	struct h_call c;
-	int level;
 
-	EXPECT_EQ(pace_level(0, false, false, false), PACE_IDLE);
-	EXPECT_EQ(pace_level(0, true, false, false), 10);
-	EXPECT_EQ(pace_level(0, false, true, false), 0);
-	EXPECT_EQ(pace_level(3000, false, false, false), 19);
-	EXPECT_EQ(pace_level(5999, false, false, false), 0);
-	EXPECT_EQ(pace_level(10000, true, false, false), 0);
-	/* Who looks up a map page may wait for the destager. */
-	EXPECT_EQ(pace_level(0, false, false, true), 10);
-	EXPECT_EQ(pace_level(3000, true, false, true), 10);
-	EXPECT_EQ(pace_level(5999, false, false, true), 0);
+	EXPECT_EQ(pace_level(0, false), 10);
+	EXPECT_EQ(pace_level(0, true), 0);
+	EXPECT_EQ(pace_level(3000, false), 10);
+	EXPECT_EQ(pace_level(4500, false), 5);
+	EXPECT_EQ(pace_level(5999, false), 0);
+	EXPECT_EQ(pace_level(10000, false), 0);
 	start(&h, m, "pace", 32);
-	atomic_store(&h.tier->hurry, 0);
 	if (!h.tier->pace.able) {
 		printf("  no right to set priorities: not looked at\n");
 	} else {
-		h_run(&h, 0, &c, pace_idle);
-		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
-		h_run(&h, 0, &c, pace_hurry);
-		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
-		EXPECT_EQ(level, 10);
-		h_run(&h, 0, &c, pace_half);
-		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
-		EXPECT_EQ(level, 9);
-		h_run(&h, 0, &c, pace_full);
-		EXPECT_EQ(policy_of(&h, &level), SCHED_OTHER);
-		EXPECT_EQ(level, 0);
-		h_run(&h, 0, &c, pace_idle);
-		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
-		/* An object is created: somebody waits, and afterwards it is idle again. */
+		pace(&h, 2999, false, false);
+		EXPECT_EQ(level_of(&h), 10);
+		pace(&h, 4500, false, false);
+		EXPECT_EQ(level_of(&h), 5);
+		pace(&h, 6000, false, false);
+		EXPECT_EQ(level_of(&h), 0);
+		pace(&h, 2999, false, false);
+		/* An object is created: somebody waits, and afterwards it is low again. */
 		EXPECT_OK(h_object_put(&h, 1, 1));
-		EXPECT_EQ(policy_of(&h, &level), SCHED_IDLE);
+		EXPECT_EQ(level_of(&h), 10);
 	}
+	EXPECT_OK(h_batch_run(overwrite(&h, m, 4)));
+	h_compare(&h, m, false);
+	h_close(&h);
+	h_fini(&h);
+	free(m);
+}
+
+TEST(races, destage_rests_while_clients_write_into_an_emptier_log)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+
+	start(&h, m, "rest", 32);
+	atomic_store(&h.tier->hurry, 0);
+	EXPECT(pace(&h, 2999, true, false));
+	EXPECT(pace_rests(h.tier));
+	EXPECT(!pace(&h, 3000, true, false)); /* it is to stay there */
+	EXPECT(pace(&h, 0, true, false));
+	EXPECT(!pace(&h, 0, true, true)); /* somebody waits */
+	EXPECT(!pace(&h, 0, false, true));
+	EXPECT(!pace(&h, 0, false, false)); /* nobody writes */
+	EXPECT(pace(&h, 0, true, false));
+	/* What it is asked for it does all the same. */
+	EXPECT_OK(h_object_put(&h, 1, 1));
 	EXPECT_OK(h_batch_run(overwrite(&h, m, 4)));
 	h_compare(&h, m, false);
 	h_close(&h);
