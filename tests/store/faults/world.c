@@ -58,8 +58,12 @@ static enum vfault on_io(void *arg, const struct vio *io)
 	p->what = *io;
 	snprintf(p->path, sizeof(p->path), "%s", io->path);
 	p->what.path = p->path;
-	for (unsigned i = 0; i < OBJECTS; i++)
-		p->acked[i] = w->models[i].now.acked;
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		const struct model *m = &w->models[i];
+
+		p->acked[i] = m->now.acked;
+		p->then[i] = m->cutting ? m->before : m->now;
+	}
 	return p->fault;
 }
 
@@ -741,9 +745,13 @@ static bool settle(struct world *w, unsigned object, const struct look *l)
 		w->damaged++;
 		return true;
 	}
-	/* A device that loses a write nobody has followed up on cannot be found out. */
-	if (w->lied_to && w->plan.hit)
+	/* A device that loses a write nobody has followed up on cannot be found out, nor one that loses the
+	 * header of a lane's last segment: cuts in it are gone, too. */
+	if (w->lied_to && w->plan.hit) {
+		if (!in_history(&m->now, l->last))
+			m->now = w->plan.then[object];
 		floor = MIN(floor, w->plan.acked[object]);
+	}
 	if (l->last.seq < floor)
 		test_failed(__FILE__, __LINE__, "object %llu ends at %llu, acknowledged are %llu",
 			    (unsigned long long)m->id, (unsigned long long)l->last.seq,

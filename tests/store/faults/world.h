@@ -48,6 +48,7 @@ struct plan { /* what goes wrong */
 	struct vio what; /* what was hit; its path is a copy */
 	char path[64];
 	uint64_t acked[OBJECTS]; /* by then */
+	struct history then[OBJECTS]; /* without a cut that was under way */
 };
 
 struct world {
