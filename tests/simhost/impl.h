@@ -25,6 +25,8 @@ struct fiber {
 	uint64_t on_since;
 	const char *why;
 	void *asan;
+	bool in_turn; /* of a loop: what is thread-local must stay as it is, */
+	void *locals; /* here while others run */
 };
 
 struct fiber *fiber_current(void); /* NULL: outside */

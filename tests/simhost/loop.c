@@ -202,8 +202,10 @@ void loop_run(struct loop *l)
 
 			if (!list_empty(&l->timers))
 				next = list_first(&l->timers, struct loop_timer, link)->at;
+			l->fiber->in_turn = false;
 			fiber_block("events", next);
 		}
+		l->fiber->in_turn = true;
 		l->turn_us = loop_mono_us(l);
 		timers_run(l);
 		posts_run(l);
@@ -212,6 +214,7 @@ void loop_run(struct loop *l)
 		turn_end_run(l);
 		io_submit(l);
 	}
+	l->fiber->in_turn = false;
 	l->running = false;
 }
 

@@ -2,6 +2,7 @@
 /* Virtual time, processes and their threads. A thread is a fiber: it runs until it waits for
  * something, then the next event's turn comes. Each wake-up takes a drawn moment, so that the
  * order of threads differs from seed to seed, and is the same for one. */
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,9 @@ static struct {
 	struct stack *free_stacks;
 	struct stack *last_stack; /* of a fiber that has just ended, */
 	struct fiber *last_fiber; /* by its own hand */
+	struct fiber *locals_of;  /* whose turn may have something in what is thread-local */
+	void *locals;
+	size_t locals_size;
 	bool begun;
 } S;
 
@@ -88,6 +92,44 @@ static void stack_give(struct stack *s)
 	S.free_stacks = s;
 }
 
+/* What product code keeps in thread-local variables within a turn of a loop (a decoded message, a frame that
+ * is being built) would be every host's, as all fibers are one thread: it is put aside where another loop
+ * runs in the midst of the turn. Other threads keep nothing there beyond a call that does not wait. */
+static int find_locals(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	for (unsigned i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_TLS) {
+			S.locals = info->dlpi_tls_data;
+			S.locals_size = info->dlpi_phdr[i].p_memsz;
+		}
+	return 1; /* the first is the program itself */
+}
+
+static void locals_change(struct fiber *f)
+{
+	struct fiber *old = S.locals_of;
+
+	if (old == f)
+		return;
+	if (old && old->in_turn && S.locals_size) {
+		old->locals = old->locals ? old->locals : keep_alloc(S.locals_size);
+		memcpy(old->locals, S.locals, S.locals_size);
+	}
+	if (f->in_turn && f->locals)
+		memcpy(S.locals, f->locals, S.locals_size);
+	S.locals_of = f;
+}
+
+static void fiber_free(struct fiber *f)
+{
+	if (!f)
+		return;
+	if (S.locals_of == f)
+		S.locals_of = NULL;
+	keep_free(f->locals);
+	keep_free(f);
+}
+
 /* To the scheduler. for_good: this stack is never come back to. */
 static void switch_out(struct fiber *f, bool for_good)
 {
@@ -103,6 +145,7 @@ static void switch_out(struct fiber *f, bool for_good)
 static void switch_to(struct fiber *f)
 {
 	S.current = f;
+	locals_change(f);
 #if defined(__SANITIZE_ADDRESS__)
 	__sanitizer_start_switch_fiber(&S.main_asan, f->stack, STACK_BYTES);
 #endif
@@ -113,7 +156,7 @@ static void switch_to(struct fiber *f)
 	S.current = NULL;
 	if (S.last_stack)
 		stack_give(S.last_stack);
-	keep_free(S.last_fiber);
+	fiber_free(S.last_fiber);
 	S.last_fiber = NULL;
 }
 
@@ -374,6 +417,7 @@ void simhost_begin(uint64_t seed)
 	rng_seed(&S.rng, seed);
 	list_init(&S.hosts);
 	list_init(&S.dead);
+	dl_iterate_phdr(find_locals, NULL);
 }
 
 static void free_list(struct list *procs)
@@ -536,7 +580,7 @@ static void process_end(struct vproc *p)
 		if (f == S.current)
 			continue; /* it goes when it has switched */
 		stack_give(f->stack);
-		keep_free(f);
+		fiber_free(f);
 	}
 	disk_process_died(p->host, p);
 	fds_close(p);

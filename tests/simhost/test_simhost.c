@@ -333,6 +333,52 @@ TEST(simhost, threads_exclude_wait_and_end)
 	simhost_end();
 }
 
+/* ---- What is thread-local belongs to a turn of a loop, though all fibers are one thread ---- */
+
+static _Thread_local volatile unsigned scratch;
+
+static void use_scratch(struct post *p)
+{
+	static unsigned next;
+	unsigned mine = ++next;
+
+	scratch = mine;
+	sched_yield(); /* and the other host's loop has its turn */
+	EXPECT_EQ(scratch, mine);
+}
+
+static void on_end(struct timer *t)
+{
+	loop_stop(t->loop);
+}
+
+static void scratch_main(void *arg)
+{
+	struct post posts[50];
+	struct loop *l = loop_create("l", 8);
+	struct timer end;
+
+	for (unsigned i = 0; i < ARRAY_LEN(posts); i++) {
+		posts[i].fn = use_scratch;
+		loop_post(l, &posts[i]);
+	}
+	timer_init(&end, l, on_end);
+	timer_set(&end, 10000);
+	loop_run(l);
+	timer_fini(&end);
+	loop_destroy(l);
+}
+
+TEST(simhost, what_is_thread_local_stays_within_a_turn)
+{
+	struct vproc *a = vproc_spawn(host_new(7), "a", scratch_main, NULL), *b;
+
+	b = vproc_spawn(vhost_create("b"), "b", scratch_main, NULL);
+	simhost_run(NULL, NULL, UINT64_MAX);
+	EXPECT(vproc_ended(a) && vproc_ended(b));
+	simhost_end();
+}
+
 /* ---- Cores: of the host, not of the machine ---- */
 
 static void cores_main(void *arg)
