@@ -55,7 +55,6 @@ void fence_older(struct object *o); /* seen was raised: owe FENCE to every older
 bool holds_clear(struct object *o, uint32_t tenure, uint64_t now);
 void holds_drop_all(struct object *o);
 void session_acks(struct replicator *r);
-struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group);
 void session_credit_top_up(struct session *s, struct group *g);
 void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
 /* group 0: not known which. Ends the session when it cannot be told. */

@@ -5,7 +5,10 @@
  * without payload.
  *
  * A record that went to the target as skip makes its page one that must be copied, whatever a
- * comparison that was under way says: the comparison may have looked before the record. */
+ * comparison that was under way says: the comparison may have looked before the record.
+ *
+ * A target that had no space gets first what brings no data: where it is trimmed by now that makes room, and
+ * a full group would stay out for ever if it had to take something before it may give something back. */
 #include "cluster/replica_impl.h"
 
 #include <stdlib.h>
@@ -48,6 +51,7 @@ struct fill {
 	uint8_t *differs; /* per region: its fold differs */
 	uint64_t *theirs, *mine;
 	bool asked, comparing, complete_sent, running, again;
+	bool only_without_data; /* for now */
 	uint32_t complete_at; /* copies_sent with which COMPLETE is acknowledged */
 	struct store_folds folds;
 	struct store_versions versions;
@@ -210,6 +214,8 @@ void fill_start(struct member *m, const struct msg_joined *j)
 	f->wait.resume = fill_resume;
 	for (unsigned i = 0; i < FILL_COPIES_MAX; i++)
 		f->copies[i].fill = f;
+	f->only_without_data = m->full;
+	m->full = false;
 	m->fill = f;
 	list_push_back(&p->r->fills, &f->link);
 	p->r->stats.syncing++;
@@ -392,6 +398,12 @@ static void copy_run(struct copy *c, int rc)
 			break;
 		case COPY_MANIFEST:
 			differ(c);
+			if (c->data && f->only_without_data) {
+				f->page[c->page] = PAGE_DIFFERS;
+				copy_end(c);
+				fill_run(f);
+				return;
+			}
 			c->stage = COPY_READ;
 			memset(&c->read, 0, sizeof(c->read));
 			if (!c->data)
@@ -498,6 +510,26 @@ static bool may_copy(struct fill *f)
 	return !wait_us;
 }
 
+static bool next_page(struct fill *f)
+{
+	while (f->cursor < f->pages && f->page[f->cursor] != PAGE_DIFFERS)
+		f->cursor++;
+	return f->cursor < f->pages;
+}
+
+/* All that could be copied without data is there: now the rest. */
+static bool data_is_next(struct fill *f)
+{
+	if (!f->only_without_data || f->member->copies_sent != f->member->copies_acked)
+		return false;
+	for (unsigned i = 0; i < FILL_COPIES_MAX; i++)
+		if (f->copies[i].stage != COPY_FREE)
+			return false;
+	f->only_without_data = false;
+	f->cursor = 0;
+	return true;
+}
+
 static void advance(struct fill *f)
 {
 	struct member *m = f->member;
@@ -527,9 +559,7 @@ static void advance(struct fill *f)
 		if (m->copies_sent - m->copies_acked >= FILL_COPIES_MAX ||
 		    m->session->unacked_bytes > SYNC_BYTES_MAX || m->session->fill > 8500)
 			break;
-		while (f->cursor < f->pages && f->page[f->cursor] != PAGE_DIFFERS)
-			f->cursor++;
-		if (f->cursor == f->pages || !may_copy(f))
+		if (!(next_page(f) || (data_is_next(f) && next_page(f))) || !may_copy(f))
 			break;
 		ask_manifest(f, c, f->cursor++);
 	}

@@ -22,6 +22,7 @@
 #include "cluster/range_queue.h"
 #include "cluster/replica.h"
 #include "cluster/replica_msg.h"
+#include "cluster/replica_space.h"
 #include "node/base/rules.h"
 #include "node/base/log.h"
 #include "store/store_scrub.h"
@@ -52,18 +53,6 @@ struct group { /* a disk group of this node */
 	struct wait space_wait;
 	bool space_waiting;
 };
-
-struct credit {
-	uint16_t group;
-	bool full;
-	uint64_t granted, spent, window, full_us; /* full_us: when it was last told to be full */
-};
-/* The sender's `spent` may be ahead of what it has heard of `granted`: a tail that is sent again after a
- * session was lost does not ask for credit. */
-static inline uint64_t credit_left(const struct credit *c)
-{
-	return c->granted > c->spent ? c->granted - c->spent : 0;
-}
 
 struct session {
 	struct list link; /* r->sessions; r->ghosts once ended, for the grace time */
@@ -177,6 +166,7 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	bool in, want, lost, filled;
 	bool ahead;  /* of an unsure object it has more than we (state_recover.c) */
 	bool behind; /* it has answered, and has less than it should */
+	bool full;   /* it had no space for a copy in its last join */
 	uint32_t promote_epoch; /* highest epoch its promotion was proposed on; 0: none pending */
 	enum member_state state;
 	struct session *session;
@@ -301,6 +291,7 @@ struct replicator {
 	struct timer pace; /* opens the gate for what pacing holds back */
 	uint64_t pace_us;  /* monotonic: when the next write may be admitted */
 	bool gate_open;    /* something changed that gated operations wait for */
+	struct shortages shortages;
 	struct timer tick;
 	struct turn_end turn;
 	struct object_change *changes;

@@ -7,7 +7,6 @@
 #include "cluster/replica_impl.h"
 
 #define LEASE_WAIT_US  500000u
-#define FULL_HOLD_US   1000000u
 #define ARRIVE_WAIT_US 200000u /* for this replica to become what the client took it for */
 
 void op_ready(struct io_op *op, int rc)
@@ -306,53 +305,6 @@ static int op_merge(struct io_op *op)
 /* ---- The gate: everything that must hold before a write is logged (W1)
  * --------------------------- */
 
-/* FULL counts when it was said a while after the operation met it: space that a delete or a trim gives
- * back may be on its way (store_is_full). */
-static bool held_long_enough(const struct io_op *op, uint64_t said_us)
-{
-	return op->no_space_us && said_us >= op->no_space_us + FULL_HOLD_US;
-}
-
-static bool member_credit(struct io_op *op, struct member *m, uint64_t need, bool *full)
-{
-	struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
-
-	if (c && credit_left(c) >= need)
-		return true;
-	if (c && c->full)
-		*full |= held_long_enough(op, c->full_us);
-	session_want_lease(m->session); /* the answer says what it can give now */
-	return false;
-}
-
-/* Space credit here and at all of want, taken here; what members are owed is counted when it is
- * sent. */
-static int take_credit(struct io_op *op, uint64_t need)
-{
-	struct primary *p = op->primary;
-	struct group *g = op->object->group;
-	uint64_t now = now_us(op->r);
-	bool full = false, empty = false;
-
-	for (unsigned i = 0; i < p->member_count; i++) {
-		struct member *m = &p->member[i];
-
-		if (m->want && !member_credit(op, m, need, &full))
-			empty = true;
-	}
-	if (!empty && g->window < need)
-		g->window += store_grant(g->store, MAX(need - g->window, 4u << 20));
-	if (!empty && g->window < need)
-		full = store_is_full(g->store) && held_long_enough(op, now);
-	if (!empty && g->window >= need)
-		return 0;
-	if (full)
-		return op_answer_with(op, IO_NO_SPACE);
-	if (!op->no_space_us)
-		op->no_space_us = now;
-	return op_park(op, empty ? "space credit of a member" : "space that is being freed");
-}
-
 static bool send_bound(struct primary *p)
 {
 	for (unsigned i = 0; i < p->member_count; i++) {
@@ -420,7 +372,7 @@ static int op_append(struct io_op *op)
 	};
 	need = rec->kind == RECORD_WRITE ? (uint64_t)op->blocks * STORE_BYTES_PER_BLOCK : 0;
 	if (need) {
-		rc = take_credit(op, need);
+		rc = op_take_credit(op, need);
 		if (rc == PENDING || op->stage == OP_REPLY)
 			return rc;
 	}

@@ -138,6 +138,7 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		if (j->reason == NAK_UNKNOWN_TAIL || j->reason == NAK_FAILED)
 			m->lost = m->want;
 		m->behind |= j->reason == NAK_UNKNOWN_TAIL;
+		m->full |= j->reason == NAK_FULL;
 		if (j->reason == NAK_AHEAD)
 			is_ahead(m);
 		if (j->reason == NAK_DIVERGED)

@@ -445,6 +445,7 @@ static void stay_out(struct object *o)
 			 "its disk group has no space for a copy: the replica stays out until it has",
 			 "object=%llx group=%u", (unsigned long long)o->id, o->group->id);
 	o->no_space = true;
+	(void)store_is_full(o->group->store); /* destage hurries, if that gives space back */
 }
 
 void inbound_replicate(struct session *s, const struct msg_replicate *m, struct slice payload)

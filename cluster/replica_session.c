@@ -257,7 +257,7 @@ struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group)
 void session_credit_top_up(struct session *s, struct group *g)
 {
 	struct credit *c = credit_find(s->ours, &s->our_count, g->id);
-	uint64_t left, got;
+	uint64_t left, want, got;
 
 	if (!c || g->failed || !s->conn)
 		return;
@@ -266,11 +266,12 @@ void session_credit_top_up(struct session *s, struct group *g)
 		return;
 	if (left < c->window / 4 && c->granted && c->window < CREDIT_WINDOW_MAX)
 		c->window *= 2;
-	got = store_grant(g->store, MAX(c->window, CREDIT_LOW * 2) - left);
+	want = MAX(c->window, CREDIT_LOW * 2) - left;
+	got = store_grant(g->store, want);
 	c->granted += got;
 	s->credits_changed = true; /* "still full" is an answer too */
 	c->full = !got && store_is_full(g->store);
-	if (c->full)
+	if (got < want) /* little is left: nobody gets more ahead of what it writes than it must */
 		c->window = CREDIT_WINDOW_MIN;
 	if (s->credits_changed)
 		replica_arm(s->r);
@@ -283,9 +284,12 @@ void session_credits_keep(struct replicator *r, struct group *g)
 
 	list_for_each(s, &r->sessions, link)
 	{
-		for (unsigned i = 0; i < s->our_count; i++)
-			if (s->ours[i].group == g->id)
-				(void)store_grant(g->store, credit_left(&s->ours[i]));
+		for (unsigned i = 0; i < s->our_count; i++) {
+			uint64_t left = credit_left(&s->ours[i]), got = 1;
+
+			for (; s->ours[i].group == g->id && left && got; left -= got)
+				got = store_grant(g->store, left);
+		}
 	}
 }
 

@@ -9,7 +9,9 @@
 #include "node/loop/failpoint.h"
 #include "store/store_impl.h"
 
-#define READS_MAX 1024u
+#define READS_MAX   1024u
+#define GRANT_SHARE 8u /* of what is free: one window gets no more, all others lack what stands in it */
+#define GRANT_LEAST (2ull * RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK)
 
 /* ---- Log space ---- */
 
@@ -430,7 +432,8 @@ uint64_t store_grant(struct store *s, uint64_t want)
 	do {
 		uint64_t used = granted + in_log;
 
-		take = used >= free_bytes ? 0 : MIN(want, free_bytes - used);
+		take = used >= free_bytes ? 0 : free_bytes - used;
+		take = MIN(MIN(want, take), MAX(take / GRANT_SHARE, GRANT_LEAST));
 	} while (take && !atomic_compare_exchange_weak(&s->granted, &granted, granted + take));
 	if (take)
 		atomic_store(&s->space_wanted, false);

@@ -259,8 +259,8 @@ int store_manifest(struct store_object *o, struct store_manifest *op, struct wai
 
 #define STORE_BYTES_PER_BLOCK 4160u /* worst case raw cost of a logical block, for credits */
 
-/* Takes up to `want` bytes off the free space for a primary's window; 0 means FULL. What appends do
- * not use must be given back. Any thread. */
+/* Takes up to `want` bytes off the free space for a primary's window, little where little is left; 0 means
+ * FULL. What appends do not use must be given back. Any thread. */
 uint64_t store_grant(struct store *s, uint64_t want);
 /* After store_grant gave too little: whether that is to stay so. False while destage or deletes may give
  * space back (destage then hurries): ask again a little later. Any thread. */
