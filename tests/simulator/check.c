@@ -525,6 +525,27 @@ static void tell_op(void *arg, const struct replica_op_info *i)
 			(double)i->age_us / 1000);
 }
 
+/* Space of its disk group, in KiB. */
+static size_t describe_space(const struct sim_node *s, char *text, size_t size)
+{
+	struct store_stats st;
+	struct group *g;
+
+	if (!sim_node_serves(s) || list_empty(&s->node->shards[0].replicator->groups))
+		return 0;
+	g = list_first(&s->node->shards[0].replicator->groups, struct group, link);
+	if (g->failed)
+		return 0;
+	store_stats(g->store, &st);
+	return (size_t)snprintf(text, size,
+				"; space %llu, granted %llu, in the log %llu, used %llu, dead %llu",
+				(unsigned long long)st.data_free_bytes >> 10,
+				(unsigned long long)st.granted_bytes >> 10,
+				(unsigned long long)st.log_unreduced_bytes >> 10,
+				(unsigned long long)st.data_used_bytes >> 10,
+				(unsigned long long)st.dead_bytes >> 10);
+}
+
 void sim_describe(char *text, size_t size)
 {
 	const struct map *m = sim_newest_map();
@@ -548,6 +569,7 @@ void sim_describe(char *text, size_t size)
 					   : "down",
 			s->incarnation, st.role, st.leader, (unsigned long long)st.term,
 			(unsigned long long)st.applied);
+		t.at += describe_space(s, text + t.at, size - t.at);
 	}
 	for (uint32_t i = 0; i < sim.plan.objects && t.at + 300 < size; i++)
 		t.at += describe_object(m, i, text + t.at, size - t.at);

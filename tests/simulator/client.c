@@ -16,6 +16,8 @@
 #define SECTORS        (BLOCK_SIZE / SIM_SECTOR)
 #define BALLAST_BLOCK  12032u
 #define BALLAST_BLOCKS 128u
+#define BALLAST_FEW    4u
+#define BALLAST_MANY   34u /* up to the end of the object */
 #define CLIENT_ADDRESS 16u /* + index */
 
 /* Blocks in play, of each object: neighbours, others in the next page, in other regions. */
@@ -131,7 +133,7 @@ struct driver {
 	struct timer next;  /* plan.gap_us: the next operation, whatever became of those before */
 	struct wait closed;
 	bool fenced;
-	unsigned open;
+	unsigned open, to_trim; /* to_trim: it was told that there is no space */
 	uint64_t held_until;
 };
 
@@ -145,7 +147,7 @@ struct op {
 	uint64_t value, invoked;
 	size_t first; /* of its events, if it writes */
 	unsigned registers;
-	bool after_fence, final;
+	bool after_fence, last;
 };
 
 static void driver_next(struct driver *d);
@@ -274,6 +276,7 @@ static void op_failed(struct op *op, int rc)
 		break;
 	case -ERR_FENCED:
 		d->fenced = true; /* done, or not, or later: nobody can say */
+		sim.last_again |= op->last;
 		break;
 	case -ERR_DAMAGED:
 		if (!sim.plan.rot && !sim.plan.eio)
@@ -282,8 +285,12 @@ static void op_failed(struct op *op, int rc)
 		d->c->left++;
 		break;
 	case -ERR_FULL:
-		if (!sim.plan.tiny_data)
-			sim_fail("%s: no space", d->c->name);
+		sim.counts.full++;
+		if (!sim.plan.tiny_data || op->last || op->io.kind != IO_WRITE)
+			sim_fail("%s: kind %u at %llu, %llu bytes, is told that there is no space",
+				 d->c->name, op->io.kind, (unsigned long long)op->io.offset,
+				 (unsigned long long)op->io.length);
+		d->to_trim = (unsigned)sim_rand(1, 12);
 		break;
 	default:
 		sim_fail("%s: kind %u at %llu, %llu bytes, is answered %s", d->c->name, op->io.kind,
@@ -354,13 +361,13 @@ static void payload_fill(struct op *op)
 	op->io.slice_count = 1;
 }
 
-static void op_begin(struct driver *d, uint8_t kind, uint64_t offset, uint64_t length, bool final)
+static void op_begin(struct driver *d, uint8_t kind, uint64_t offset, uint64_t length, bool last)
 {
 	struct op *op = xcalloc(1, sizeof(*op));
 	int rc;
 
 	op->d = d;
-	op->final = final;
+	op->last = last;
 	op->wait.resume = op_done;
 	timer_init(&op->pause, d->loop, on_pause_end);
 	op->io.kind = kind;
@@ -382,6 +389,31 @@ static void op_begin(struct driver *d, uint8_t kind, uint64_t offset, uint64_t l
 		op_done(&op->wait, rc);
 }
 
+static unsigned ballast_places(void)
+{
+	return sim.plan.full ? BALLAST_MANY : sim.plan.tiny_log ? BALLAST_FEW : 0;
+}
+
+static void ballast_begin(struct driver *d, uint8_t kind, uint32_t object, unsigned place, bool last)
+{
+	uint64_t block = BALLAST_BLOCK + place * BALLAST_BLOCKS;
+
+	op_begin(d, kind, object * OBJECT_SIZE_MIN + block * BLOCK_SIZE, BALLAST_BLOCKS * BLOCK_SIZE, last);
+}
+
+/* Fills logs; in a full plan disk groups too, and makes room again. */
+static void ballast_draw(struct driver *d, uint8_t kind, uint32_t object)
+{
+	unsigned place = (unsigned)sim_rand(0, ballast_places() - 1);
+
+	if (sim.plan.full && kind == IO_WRITE && d->to_trim) {
+		d->to_trim--;
+		kind = sim_chance(0.8) ? IO_TRIM : IO_ZEROES;
+	}
+	sim.counts.trims += kind == IO_TRIM;
+	ballast_begin(d, kind, object, place, false);
+}
+
 static void op_draw(struct driver *d)
 {
 	unsigned count;
@@ -395,8 +427,7 @@ static void op_draw(struct driver *d)
 	if (simhost_now_us() < d->held_until)
 		kind = IO_READ;
 	if (sim.plan.tiny_log && sim_chance(sim.plan.ballast ? sim.plan.ballast : 0.08)) {
-		offset = (BALLAST_BLOCK + BALLAST_BLOCKS * sim_rand(0, 3)) * BLOCK_SIZE;
-		op_begin(d, kind, base + offset, BALLAST_BLOCKS * BLOCK_SIZE, false);
+		ballast_draw(d, kind, object);
 		return;
 	}
 	while (n < RUN_BLOCKS && at + n < count && hot[at + n] == hot[at] + n && sim_chance(0.4))
@@ -664,7 +695,7 @@ void sim_clients_create(void)
 
 bool sim_clients_done(void)
 {
-	if (sim.final_reads_due)
+	if (sim.last_due)
 		return false;
 	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++) {
 		struct sim_client *c = &sim.client[i];
@@ -682,26 +713,34 @@ static bool driver_lives(const struct sim_client *c)
 	return c->driver && (c->node ? sim_node_serves(&sim.node[c->node]) : c->proc != NULL);
 }
 
-/* What was acknowledged must be there: everything in play is read once more. */
-static void final_on_loop(struct post *post)
-{
-	struct start_post *p = container_of(post, struct start_post, post);
-	struct driver *d = p->c->driver;
-	unsigned count;
-	const uint32_t *hot = sim_hot(&count);
+struct last_post {
+	struct post post;
+	struct sim_client *c;
+	enum sim_last what;
+};
 
+static void last_of_object(struct driver *d, uint32_t object, enum sim_last what)
+{
+	static const uint8_t kind[] = {[LAST_TRIM] = IO_TRIM, [LAST_WRITE] = IO_WRITE, [LAST_READ] = IO_READ};
+	unsigned count, places = ballast_places();
+	const uint32_t *hot = sim_hot(&count);
+	uint64_t base = object * OBJECT_SIZE_MIN;
+
+	for (unsigned i = 0; i < count && what == LAST_READ; i++)
+		op_begin(d, IO_READ, base + hot[i] * (uint64_t)BLOCK_SIZE, BLOCK_SIZE, true);
+	for (unsigned i = 0; i < (what == LAST_WRITE ? places / 6 : places); i++)
+		ballast_begin(d, kind[what], object, i, true);
+}
+
+static void last_on_loop(struct post *post)
+{
+	struct last_post *p = container_of(post, struct last_post, post);
+	struct driver *d = p->c->driver;
+
+	sim.last_due = false;
+	for (uint32_t o = 0; o < sim.plan.objects; o++)
+		last_of_object(d, o, p->what);
 	free(p);
-	sim.final_reads_due = false;
-	for (uint32_t o = 0; o < sim.plan.objects; o++) {
-		for (unsigned i = 0; i < count; i++)
-			op_begin(d, IO_READ, o * OBJECT_SIZE_MIN + hot[i] * (uint64_t)BLOCK_SIZE,
-				 BLOCK_SIZE, true);
-		for (unsigned i = 0; i < 4 && sim.plan.tiny_log; i++)
-			op_begin(d, IO_READ,
-				 o * OBJECT_SIZE_MIN + (BALLAST_BLOCK + i * BALLAST_BLOCKS) *
-							       (uint64_t)BLOCK_SIZE,
-				 BALLAST_BLOCKS * BLOCK_SIZE, true);
-	}
 }
 
 static struct sim_client *client_open(void)
@@ -720,13 +759,14 @@ bool sim_client_ready(void)
 	return client_open() != NULL;
 }
 
-void sim_clients_final_reads(void)
+void sim_clients_last(enum sim_last what)
 {
-	struct start_post *p = xcalloc(1, sizeof(*p));
+	struct last_post *p = xcalloc(1, sizeof(*p));
 
-	p->post.fn = final_on_loop;
+	p->post.fn = last_on_loop;
 	p->c = client_open();
-	sim.final_reads_due = true;
+	p->what = what;
+	sim.last_due = true;
 	loop_post(((struct driver *)p->c->driver)->loop, &p->post);
 }
 

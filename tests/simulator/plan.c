@@ -26,6 +26,19 @@ static void steady_clients(struct sim_plan *p, struct rng *r)
 	p->net_us = rng_chance(r, 0.4) ? rng_between(r, 300, 8000) : 0;
 }
 
+/* More than three groups of the smallest size hold, of what nothing makes smaller. */
+static void fill(struct sim_plan *p, struct rng *r)
+{
+	p->full = p->tiny_log = p->tiny_data = true;
+	p->nodes = 3;
+	p->spare = 0;
+	p->objects = 5 - p->copies;
+	p->ballast = (double)rng_between(r, 25, 60) / 100;
+	p->ops = (unsigned)rng_between(r, 80, 250);
+	p->join = p->dedup = p->exclusive = false;
+	p->compression = rng_chance(r, 0.2);
+}
+
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 {
 	struct rng r;
@@ -84,6 +97,8 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 			steady_clients(p, &r);
 	}
 	p->group = on(&r, 0.3, 0.003, 0.03);
+	if (rng_chance(&r, 0.1))
+		fill(p, &r);
 }
 
 void sim_plan_rough(struct sim_plan *p, uint64_t seed)
@@ -112,7 +127,8 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
 	p->rot = p->eio = p->reformat = p->group = p->slow_disk = p->client_kill = p->fence = 0;
 	p->duplicate = 0.1;
-	p->trims = p->partial = p->minority = p->wide = false;
+	p->trims = p->partial = p->minority = p->wide = p->full = false;
+	p->ballast = 0;
 	p->shapes = 0;
 	p->gap_us = 0;
 }
@@ -165,6 +181,15 @@ void sim_plan_dedup(struct sim_plan *p, uint64_t seed)
 	p->compression = false;
 }
 
+void sim_plan_full(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 179424673 + 3);
+	sim_plan_from_seed(p, seed);
+	fill(p, &r);
+}
+
 /* A shape, over and over, in weather that is fair otherwise. */
 static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 {
@@ -183,7 +208,8 @@ static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 	steady_clients(p, &r);
 	p->kill = p->power = p->pause = p->block = p->reset = p->slow_disk = p->blackout = 0;
 	p->rot = p->eio = p->reformat = p->client_kill = p->fence = p->suspect = p->leader_kill = 0;
-	p->minority = false;
+	p->minority = p->full = false;
+	p->ballast = 0;
 }
 
 void sim_plan_cut_off(struct sim_plan *p, uint64_t seed)
@@ -246,7 +272,7 @@ static const struct {
 } named[] = {
 #define NAMED(name) {#name, sim_plan_##name}
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
-	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
+	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(full),  NAMED(cut_off), NAMED(lag),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
 	NAMED(at_io),    NAMED(full_log),
 #undef NAMED

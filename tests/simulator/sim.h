@@ -84,7 +84,7 @@ struct sim {
 	struct sim_client client[SIM_CLIENTS_MAX];
 	struct uuid cluster;
 	uint32_t volume; /* id; 0: not made yet */
-	bool faults_over, verbose, final_reads_due;
+	bool faults_over, verbose, last_due, last_again;
 	uint64_t faults_from;
 	uint64_t quiet_until; /* clients begin nothing */
 	char failure[4096];
@@ -92,7 +92,7 @@ struct sim {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
 			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
-			operator_restarts, shapes;
+			operator_restarts, shapes, full, trims;
 	} counts;
 };
 extern struct sim sim;
@@ -136,7 +136,9 @@ void sim_client_start(struct sim_client *c);
 void sim_client_kill(struct sim_client *c, bool power);
 bool sim_clients_done(void);
 bool sim_client_ready(void);        /* one has the volume open */
-void sim_clients_final_reads(void); /* through it */
+/* Through it. What is written last must find room: all else was trimmed before. */
+enum sim_last { LAST_TRIM, LAST_WRITE, LAST_READ };
+void sim_clients_last(enum sim_last what);
 void sim_clients_describe(char *text, size_t size);
 /* Blocks in play, of each object; ballast apart. */
 const uint32_t *sim_hot(unsigned *count);
