@@ -486,6 +486,7 @@ static void turn_end(struct turn_end *t)
 	struct replicator *r = container_of(t, struct replicator, turn);
 
 	ops_run(r);
+	sessions_ask(r);
 	moves_run(r);
 	session_acks(r);
 	if (r->change_count) {
@@ -749,6 +750,7 @@ struct replicator *replicator_create(const struct replicator_config *cfg)
 	r->shards = cfg->shards;
 	r->node = cfg->node;
 	r->incarnation = cfg->incarnation;
+	r->confirm_reads = cfg->confirm_reads;
 	r->times = cfg->times ? cfg->times : &replicator_default_times;
 	r->hooks = cfg->hooks;
 	r->ctx = cfg->ctx;

@@ -45,6 +45,7 @@ struct replicator_config {
 	unsigned shard, shards;
 	uint16_t node;
 	uint32_t incarnation;
+	bool confirm_reads; /* N6: this node's clock may stop while the world goes on */
 	size_t ops; /* client operations in flight at most; beyond it they queue */
 	const struct replicator_times *times;
 	const struct replicator_hooks *hooks;
@@ -118,7 +119,8 @@ void replicator_ops(struct replicator *r, void (*fn)(void *arg, const struct rep
 struct replicator_stats {
 	uint64_t reads, writes, trims, read_bytes, write_bytes, retries, repairs, corrupt;
 	uint64_t replicated, acks, grants, leases_missed, takeovers, drops, promotions, resync_bytes;
-	uint64_t moves; /* planned, that were applied */
+	uint64_t confirms; /* beacons that reads waited for (N6) */
+	uint64_t moves;	   /* planned, that were applied */
 	/* Blocks: marked damaged here now, of these such that no replica in reach can produce, and such
 	 * that were and are whole again. Pages whose copies differ though both are sound (L6). */
 	uint64_t damaged_blocks, lost_blocks, repaired_blocks, diverged_pages, audits;

@@ -46,6 +46,7 @@ struct session *session_for(struct replicator *r, const struct object *o,
 unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node);
 bool session_lease_valid(const struct session *s, uint64_t now);
 void session_want_lease(struct session *s);
+void session_beacon(struct session *s, uint64_t now);
 void session_tick(struct replicator *r, uint64_t now);
 void session_send(struct session *s, uint16_t opcode, struct writer *w,
 		  const struct slice *payload);
@@ -137,6 +138,10 @@ void op_start(struct replicator *r, struct io_exec *io, bool mend); /* takes a f
 void op_ready(struct io_op *op, int rc); /* it runs at the end of this turn */
 int op_park(struct io_op *op, const char *what); /* PENDING: until what many wait for has changed */
 int op_answer_with(struct io_op *op, uint8_t status); /* 0: its next stage is the reply */
+
+/* replica_confirm.c */
+bool primary_confirmed(struct primary *p, uint64_t asked, const char **waits_for);
+void sessions_ask(struct replicator *r); /* at the end of a turn */
 
 /* replica_repair.c */
 int op_repair(struct io_op *op, int rc); /* the stage after the lookup */

@@ -10,6 +10,7 @@
  *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
  *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
  *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
+ *   replica_confirm.c   reads where the clock may stop (N6)
  *   replica_repair.c    reads that this replica cannot answer alone, and mending (Q3)
  *   replica_damage.c    what is known to be damaged here, until it is not (L6)
  *   replica_audit.c     the copies of a page compared (L6)
@@ -63,6 +64,8 @@ struct session {
 	uint64_t heard_us, used_us, ended_us;
 	/* this side asks for leases */
 	uint64_t lease_end_us, beacon_us, unanswered_us;
+	uint64_t asked, confirmed; /* names of beacons: the last one sent, the newest one granted */
+	bool ask;		   /* reads of this turn want a grant (N6) */
 	/* this side grants */
 	uint64_t granted_us;
 	unsigned fences_owed;
@@ -232,6 +235,7 @@ struct io_op {
 	const char *waits_for;
 	uint32_t offset, length, block, blocks;
 	uint64_t start_us, gate_us, no_space_us; /* no_space: since when it waits for space, or 0 */
+	uint64_t asked; /* a read: the newest beacon when it was admitted (N6) */
 	struct range_entry range;
 	struct outgoing out;
 	struct version wanted; /* COMMIT: reply when committed */
@@ -276,6 +280,8 @@ struct replicator {
 	const struct replicator_times *times;
 	const struct replicator_hooks *hooks;
 	void *ctx;
+	bool confirm_reads, asking; /* asking: some session's `ask` is set */
+	uint64_t asked;		    /* the newest beacon's name, over all sessions */
 	uint64_t start_us;
 	bool stopping, rescan, draining, homes_look; /* some primaries may not be at home */
 	uint64_t look_us;                            /* not before */

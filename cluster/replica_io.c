@@ -244,6 +244,10 @@ static int op_admit(struct io_op *op)
 							 : RANGE_WRITE,
 					 .granted = op_granted};
 	op->in_range = true;
+	if (p->r->confirm_reads && op->range.kind == RANGE_READ) {
+		op->asked = p->r->asked;
+		primary_confirmed(p, op->asked, &wait); /* asks, while the data is looked up */
+	}
 	return range_enter(&p->range, &op->range) ? 0 : PENDING;
 }
 
@@ -459,12 +463,15 @@ void op_committed(struct io_op *op)
 /* ---- Replies ------------------------------------------------------------------------------------
  */
 
-/* Q2: with the data in hand, still the same tenure and a lease from all of want. */
+/* Q2: with the data in hand, still the same tenure and a lease from all of want; and where that proves
+ * nothing, their word (N6). */
 static int op_lease(struct io_op *op)
 {
+	struct primary *p = op->primary;
 	const char *what = NULL;
 
-	if (rule(RULE_READ_LEASE) && !primary_leased(op->primary, &what)) {
+	if ((rule(RULE_READ_LEASE) && !primary_leased(p, &what)) ||
+	    (p->r->confirm_reads && !primary_confirmed(p, op->asked, &what))) {
 		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
 			return op_answer_with(op, IO_RETRY);
 		return op_park(op, what);

@@ -5,7 +5,8 @@
  * All messages about an object, except FENCE and FENCED, begin with the key
  *    0 u64 object   8 u32 tenure of the primary   12 u32 join (the primary's number of this JOIN)
  *
- * BEACON, GRANT   u64 time in µs on the beacon sender's clock; the grant echoes it
+ * BEACON, GRANT   u64 time in µs on the beacon sender's clock, later than in any beacon that its shard sent
+ *                 before: it names the beacon (N6). The grant echoes it
  * FENCE, FENCED   u64 object, u32 seen
  * JOIN            key, u32 generation of the addressed replica, u8 flags (1 syncing, 2 unsure), u8 epochs,
  *                 u16 group, u32 group incarnation, version last, version commit,

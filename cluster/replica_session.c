@@ -50,12 +50,14 @@ bool session_lease_valid(const struct session *s, uint64_t now)
 	return s->conn && now < s->lease_end_us;
 }
 
-static void beacon(struct session *s, uint64_t now)
+/* The time is the beacon's name as well, so no two have the same, not even while the clock stands (N6). */
+void session_beacon(struct session *s, uint64_t now)
 {
 	uint8_t body[8];
 	struct writer w = writer_init(body, sizeof(body));
 
-	msg_beacon_encode(now, &w);
+	s->asked = s->r->asked = MAX(now, s->r->asked + 1);
+	msg_beacon_encode(s->asked, &w);
 	s->beacon_us = now;
 	if (!s->unanswered_us)
 		s->unanswered_us = now;
@@ -69,7 +71,7 @@ void session_want_lease(struct session *s)
 
 	s->used_us = now;
 	if (now - s->beacon_us >= 20000)
-		beacon(s, now);
+		session_beacon(s, now);
 }
 
 static void on_beacon(struct session *s, struct reader *r)
@@ -103,11 +105,12 @@ static void on_grant(struct session *s, struct reader *r)
 	uint64_t t;
 
 	/* A grant for a beacon of the future would be a lease without end. */
-	if (msg_beacon_decode(r, &t) || t > s->beacon_us) {
+	if (msg_beacon_decode(r, &t) || t > s->asked) {
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
 	s->unanswered_us = 0;
+	s->confirmed = MAX(s->confirmed, t);
 	s->lease_end_us =
 		MAX(s->lease_end_us, t + ms(s->r->times->lease_ms) * (rule(RULE_LEASE_SHORT) ? 1 : 4));
 	s->r->gate_open = true;
@@ -452,7 +455,7 @@ void replicator_stream_up(struct replicator *r, uint16_t node, uint32_t incarnat
 	list_init(&s->acks);
 	list_push_back(&r->sessions, &s->link);
 	p->stream[stream] = s;
-	beacon(s, s->heard_us);
+	session_beacon(s, s->heard_us);
 	list_for_each(o, &r->objects, link)
 	{
 		if (o->primary && stream_for(r, o->id, node) == stream)
@@ -693,7 +696,7 @@ void session_tick(struct replicator *r, uint64_t now)
 
 		/* half a tick early rather than half a tick late */
 		if (now + TICK_US / 2 - s->beacon_us >= ms(every))
-			beacon(s, now);
+			session_beacon(s, now);
 		if (s->unanswered_us && now - s->unanswered_us >= ms(r->times->ack_ms))
 			list_for_each(m, &s->members, in_session) object_busy(m->primary->object);
 		if (now - s->heard_us >= ms(r->times->silence_ms) &&

@@ -36,6 +36,7 @@ static const struct field replicator_fields[] = {
 	F(replicator_stats, diverged_pages), F(replicator_stats, audits),
 	F(replicator_stats, objects),     F(replicator_stats, primaries),
 	F(replicator_stats, serving),     F(replicator_stats, syncing),
+	F(replicator_stats, confirms),
 	F(replicator_stats, resync_sent_bytes), F(replicator_stats, copy_left_bytes),
 	F(replicator_stats, copy_rate),   F(replicator_stats, copy_allowed),
 };

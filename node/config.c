@@ -31,7 +31,7 @@ struct raw {
 	char *state_dir, *run_dir, *listen, *advertise, *admin_socket, *admin_listen,
 		*admin_advertise;
 	char *nbd_unix, *nbd_tcp, *nbd_allow_open, *shards, *name, *fault_set, *data_security;
-	char *log_level, *io;
+	char *log_level, *io, *confirm_reads;
 	struct raw_memory *memory;
 	char **roles;
 	unsigned roles_count;
@@ -71,6 +71,7 @@ static const cyaml_schema_field_t top_fields[] = {
 	TEXT(data_security, struct raw),
 	TEXT(log_level, struct raw),
 	TEXT(io, struct raw),
+	TEXT(confirm_reads, struct raw),
 	CYAML_FIELD_MAPPING_PTR("memory", CYAML_FLAG_POINTER_NULL | CYAML_FLAG_OPTIONAL, struct raw,
 				memory, memory_fields),
 	CYAML_FIELD_SEQUENCE("roles", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct raw, roles,
@@ -550,6 +551,8 @@ static int take_all(struct load *l, const struct raw *r, struct config *c)
 	rc = take_places(l, r, c);
 	if (!rc)
 		rc = take_bool(l, "nbd_allow_open", r->nbd_allow_open, &c->nbd_allow_open);
+	if (!rc)
+		rc = take_bool(l, "confirm_reads", r->confirm_reads, &c->confirm_reads);
 	if (!rc)
 		rc = take_shards(l, r->shards, &c->shards);
 	choice = c->data_security;

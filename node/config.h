@@ -28,6 +28,7 @@ struct config {
 	uint64_t page_cache_bytes, block_cache_bytes, dedup_hint_bytes, log_index_bytes, buffers_bytes;
 	enum config_io io;
 	uint8_t roles; /* enum node_role bits */
+	bool confirm_reads; /* this host's clock may stop while the world goes on (N6) */
 };
 
 #define CONFIG_DEFAULT_PATH "/etc/ashlar/ashlard.yaml"

@@ -204,7 +204,8 @@ void node_shard_start(struct shard *s)
 	struct replicator_config rc = { .loop = s->loop, .pool = s->pool, .map = &s->map,
 					.shard = s->index, .shards = n->shard_count,
 					.node = n->identity.number,
-					.incarnation = n->identity.incarnation, .ops = OPS_MAX,
+					.incarnation = n->identity.incarnation,
+					.confirm_reads = n->config.confirm_reads, .ops = OPS_MAX,
 					.times = &replicator_default_times, .hooks = &replicator_hooks,
 					.ctx = s };
 	struct client_config cc = { .loop = s->loop, .pool = s->pool, .map = &s->map,

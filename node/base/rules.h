@@ -14,6 +14,8 @@ enum rule {
 	RULE_FENCE,	    /* N5: no grants while a fence is owed */
 	RULE_FENCED,	    /* N5: FENCED says that the tenure has ended */
 	RULE_CLOCK,	    /* N6: leases are checked by a clock read now */
+	RULE_CONFIRM,	    /* N6: where a clock may stop, reads are confirmed */
+	RULE_CONFIRM_ALL,   /* N6: by all of want */
 	/* configuration */
 	RULE_WANT,	    /* C1: proposed promotions count */
 	RULE_DROP_APPLIED,  /* C1: a dropped member leaves when the drop is applied */

@@ -41,6 +41,7 @@ TEST(config, defaults_fill_every_field)
 	EXPECT_STR(c.fault_set, c.name);
 	EXPECT_EQ(c.roles, ROLE_STORAGE | ROLE_VOTER | ROLE_GATEWAY);
 	EXPECT_EQ(c.data_security, SECURITY_TLS);
+	EXPECT(!c.confirm_reads);
 	config_free(&c);
 }
 
@@ -53,7 +54,8 @@ TEST(config, every_key_is_taken)
 		"admin_socket: /b/x.sock\nadmin_listen: 0.0.0.0:7401\nnbd_unix: /b/n.sock\n"
 		"nbd_tcp: \"[::1]:10809\"\nnbd_allow_open: true\nshards: 8\nname: n1\nfault_set: "
 		"r1\n"
-		"data_security: authenticated\nlog_level: warn\nio: buffered\nroles: [voter, "
+		"data_security: authenticated\nlog_level: warn\nio: buffered\n"
+		"confirm_reads: yes\nroles: [voter, "
 		"gateway]\n"
 		"memory:\n  page_cache: 1G\n  block_cache: 32MiB\n  dedup_hints: 2G\n  "
 		"log_index: 16777216\n  "
@@ -70,6 +72,7 @@ TEST(config, every_key_is_taken)
 	EXPECT_EQ(c.data_security, SECURITY_AUTHENTICATED);
 	EXPECT_EQ(c.log_level, LOG_WARN);
 	EXPECT_EQ(c.io, CONFIG_IO_BUFFERED);
+	EXPECT(c.confirm_reads);
 	EXPECT_EQ(c.roles, ROLE_VOTER | ROLE_GATEWAY);
 	EXPECT_EQ(c.page_cache_bytes, 1ull << 30);
 	EXPECT_EQ(c.block_cache_bytes, 32ull << 20);
@@ -110,6 +113,7 @@ TEST(config, bad_values_are_refused_with_line_key_and_remedy)
 	refused("advertise: 0.0.0.0:7400\n", "1", "wildcard");
 	refused("state_dir: relative\n", "1", "absolute");
 	refused("nbd_allow_open: perhaps\n", "1", "true nor false");
+	refused("confirm_reads: sometimes\n", "1", "true nor false");
 	refused("data_security: none\n", "1", "tls, authenticated");
 	refused("io: fast\n", "1", "buffered");
 	refused("log_level: loud\n", "1", "debug");

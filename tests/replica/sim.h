@@ -13,7 +13,7 @@
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
  *   sim_relocate.c the leader that moves replicas
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
- *   sim_cases.c    directed histories; sim_force.c: what operators force
+ *   sim_cases.c    directed histories; sim_force.c: what operators force; sim_stopped.c: clocks that stop
  *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
 #pragma once
 
@@ -33,6 +33,8 @@ struct sim_proc {      /* a node: its host and its process */
 	uint64_t paused_until;
 	int64_t drift_ppm;
 	uint64_t clock_offset_us;
+	uint64_t beacon; /* name of its newest */
+	uint64_t stopped_us; /* for so long its clock stood, to the end of the pause it is in */
 	struct loop *loop;
 	struct buf_pool *pool;
 	struct replicator *r;
@@ -58,6 +60,7 @@ struct sim_plan {
 		suspect, blackout, move, stop, fail;
 	int relocate; /* the leader moves replicas: 1 what a case asks for, 2 jobs at random */
 	bool duplicates, trims, partial, verbose, tiny_log, drift, fence;
+	bool clock_stops, confirm_reads; /* clock_stops: while a node pauses */
 };
 
 struct sim {
@@ -151,6 +154,7 @@ void sim_heal(void);
 void sim_proc_crash(unsigned node);
 void sim_proc_start(unsigned node);
 void sim_proc_start_old(unsigned node, size_t deltas, uint64_t us); /* with an old map for so long */
+void sim_proc_pause(unsigned node, uint64_t us); /* until then at least */
 void sim_proc_stop(unsigned node); /* cleanly: drains, then ends */
 void sim_group_reopen(unsigned node, uint64_t us); /* closed for so long, while the process goes on */
 void sim_move(unsigned node, uint32_t object); /* its primary, which is there, moves to any other */
@@ -214,4 +218,7 @@ bool sim_case_force(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);
 bool sim_case_recover(uint64_t seed);
 bool sim_case_recover_newer(uint64_t seed);
+/* sim_stopped.c */
+bool sim_case_stopped(uint64_t seed, bool confirm_reads);
+bool sim_case_stopped_alone(uint64_t seed);
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed);

@@ -215,6 +215,7 @@ static void proc_start(struct sim_proc *p)
 	struct replicator_config cfg = {.shard = 0,
 					.shards = 1,
 					.node = (uint16_t)p->node,
+					.confirm_reads = sim.plan.confirm_reads,
 					.ops = 64,
 					.hooks = &hooks,
 					.ctx = p};
@@ -222,7 +223,7 @@ static void proc_start(struct sim_proc *p)
 	CHECK(!p->alive);
 	p->alive = p->powered = true;
 	p->life++;
-	p->paused_until = 0;
+	p->paused_until = p->stopped_us = p->beacon = 0;
 	p->incarnation++;
 	p->clock_offset_us = sim_rand(1, 1000) * 1000000;
 	p->drift_ppm = sim.plan.drift ? (int64_t)sim_rand(0, 80000) - 40000 : 0;
@@ -300,6 +301,18 @@ void sim_proc_start_old(unsigned node, size_t deltas, uint64_t us)
 	sim.proc[node].old_deltas = deltas;
 	sim.proc[node].old_until_us = sim.now_us + us;
 	proc_start(&sim.proc[node]);
+}
+
+/* Never to an earlier end: what was put off to the later one would come too late. */
+void sim_proc_pause(unsigned node, uint64_t us)
+{
+	struct sim_proc *p = &sim.proc[node];
+	uint64_t from = MAX(sim.now_us, p->paused_until);
+
+	p->paused_until = MAX(p->paused_until, sim.now_us + us);
+	if (sim.plan.clock_stops)
+		p->stopped_us += MAX(p->paused_until, from) - from;
+	sim_trace("node %u pauses until %.3f ms", p->node, (double)p->paused_until / 1000);
 }
 
 static void group_open(void *arg)
@@ -533,7 +546,8 @@ static void false_suspicion(unsigned node)
 		  n->id);
 	propose_later(&c, sim_rand(500, 20000));
 	if (sim_chance(0.5)) /* and the primary hears of it late */
-		sim.proc[pn->id].raft_cut_until = sim.now_us + sim_rand(50000, 1500000);
+		sim.proc[pn->id].raft_cut_until =
+			MAX(sim.proc[pn->id].raft_cut_until, sim.now_us + sim_rand(50000, 1500000));
 	sim.faults++;
 }
 
@@ -553,6 +567,23 @@ static void hidden_restart(struct sim_proc *p)
 	proc_crash(p, false);
 	sim_at(sim_rand(500, 10000), NULL, restart, NULL, p);
 	sim_at(sim_rand(30000, 150000), NULL, suspect_as, NULL, (void *)(uintptr_t)p->node);
+}
+
+/* A guest is stopped, its clock with it, and its links and its news come back a little later than it does:
+ * what a primary may believe then is all of the past (N6). */
+static void stand_still(struct sim_proc *p)
+{
+	uint64_t us = sim_rand(700000, 3000000);
+
+	sim_proc_pause(p->node, us);
+	for (unsigned b = 1; b <= sim.plan.nodes; b++) {
+		if (b == p->node)
+			continue;
+		block_for(p->node, b, us + sim_rand(0, 20000));
+		block_for(b, p->node, us + sim_rand(0, 300000));
+		sim_at(sim_rand(1000, 100000), NULL, suspect_as, NULL, (void *)(uintptr_t)b);
+	}
+	p->raft_cut_until = p->paused_until + sim_rand(10000, 1000000);
 }
 
 static void fault_node(struct sim_proc *p)
@@ -578,15 +609,14 @@ static void fault_node(struct sim_proc *p)
 		sim.faults++;
 		sim_at(sim_chance(0.5) ? sim_rand(5000, 400000) : sim_rand(100000, 5000000), NULL,
 		       restart, NULL, p);
+	} else if (p->alive && pl->clock_stops && sim_chance(pl->pause / 2)) {
+		stand_still(p);
+		sim.faults++;
 	} else if (p->alive && sim_chance(pl->pause)) {
-		uint64_t until = sim.now_us + (sim_chance(pl->pause_long) ? sim_rand(500000, 4000000)
-									  : sim_rand(10000, 700000));
-
-		/* Never a shorter one: what was put off to the end of the longer would come too late. */
-		p->paused_until = MAX(p->paused_until, until);
+		sim_proc_pause(p->node, sim_chance(pl->pause_long) ? sim_rand(500000, 4000000)
+								   : sim_rand(10000, 700000));
 		if (sim_chance(0.4))
 			p->raft_cut_until = p->paused_until + sim_rand(10000, 1000000);
-		sim_trace("node %u pauses until %.3f ms", p->node, (double)p->paused_until / 1000);
 		sim.faults++;
 	} else if (p->alive && sim_chance(pl->slow_disk)) {
 		sim_store_slow(p->disk, sim_rand(5000, 1500000));

@@ -136,6 +136,13 @@ void conn_send(struct conn *c, uint16_t opcode, uint64_t id, const void *body, u
 
 	if (c->closed || c->proc->dying || !c->peer)
 		return;
+	if (opcode == OP_BEACON) { /* each has a name of its own, also within a microsecond (N6) */
+		uint64_t name = get_le64(body);
+
+		if (name <= c->proc->beacon)
+			sim_fail("node %u sent a beacon with the name of an earlier one", c->node);
+		c->proc->beacon = name;
+	}
 	m = xcalloc(1, sizeof(*m));
 	m->opcode = opcode;
 	m->body = xmalloc(body_len ? body_len : 1);

@@ -178,8 +178,11 @@ void sim_turn(struct sim_proc *p)
 
 static uint64_t clock_of(struct sim_proc *p)
 {
-	return p->clock_offset_us + sim.now_us +
-	       (uint64_t)((int64_t)sim.now_us * p->drift_ppm / 1000000);
+	uint64_t at = sim.now_us;
+
+	if (p->stopped_us)
+		at = MAX(at, p->paused_until) - p->stopped_us;
+	return p->clock_offset_us + at + (uint64_t)((int64_t)at * p->drift_ppm / 1000000);
 }
 
 uint64_t loop_mono_us(struct loop *l)
@@ -205,26 +208,33 @@ bool loop_is_current(const struct loop *l)
 
 struct ticket {
 	struct timer *timer; /* NULL: cancelled */
+	uint64_t stopped_us; /* of the process, as the delay counts */
 };
-
-static void timer_fire(void *arg)
-{
-	struct ticket *k = arg;
-	struct timer *t = k->timer;
-
-	free(k);
-	if (!t)
-		return;
-	t->impl = NULL;
-	t->armed = false;
-	t->fn(t);
-}
 
 static void timer_drop(void *arg)
 {
 	struct ticket *k = arg;
 
 	free(k);
+}
+
+static void timer_fire(void *arg)
+{
+	struct ticket *k = arg;
+	struct timer *t = k->timer;
+	uint64_t stood = t ? t->loop->proc->stopped_us - k->stopped_us : 0;
+
+	if (stood) { /* by its clock it is not yet time */
+		k->stopped_us += stood;
+		sim_at(stood, t->loop->proc, timer_fire, timer_drop, k);
+		return;
+	}
+	free(k);
+	if (!t)
+		return;
+	t->impl = NULL;
+	t->armed = false;
+	t->fn(t);
 }
 
 void timer_init(struct timer *t, struct loop *l, void (*fn)(struct timer *t))
@@ -239,6 +249,7 @@ void timer_set(struct timer *t, uint64_t delay_us)
 
 	timer_cancel(t);
 	k->timer = t;
+	k->stopped_us = t->loop->proc->stopped_us;
 	t->impl = k;
 	t->armed = true;
 	sim_at((uint64_t)real + sim_rand(0, 1000), t->loop->proc, timer_fire, timer_drop, k);

@@ -4,6 +4,7 @@
  *
  *   test_replica_sim                 the quick set
  *   test_replica_sim --count N [--from S]
+ *   test_replica_sim --stopped …     histories of hosts that stand still, and their clocks with them
  *   test_replica_sim --seed N        one history, told in full
  *   test_replica_sim --cases [--from S --count 1 --verbose]   the directed ones alone
  *   test_replica_sim --plant         leaves out one rule after the other; each must be noticed */
@@ -50,6 +51,9 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->stop = rng_chance(&r, 0.4) ? 0.02 : 0;
 	p->relocate = p->nodes > p->copies && rng_chance(&r, 0.6) ? 2 : 0;
 	p->fail = rng_chance(&r, 0.4) ? 0.02 : 0;
+	/* What nodes in pausable guests need; whoever needs it not may have it, too. */
+	p->clock_stops = rng_chance(&r, 0.3);
+	p->confirm_reads = p->clock_stops || rng_chance(&r, 0.1);
 }
 
 /* Rough weather: nearly everything at once, for planted faults. */
@@ -75,9 +79,20 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	p->damage = p->log_lost = p->slow_disk = p->fail = 0;
 	p->tiny_log = false;
 	p->duplicates = true;
-	p->partial = p->trims = false;
+	p->partial = p->trims = p->clock_stops = p->confirm_reads = false;
 	p->move = seed % 4 ? 0 : 0.5;
 	p->stop = 0;
+}
+
+/* Little else happens than that hosts stand still: what they believe afterwards must meet a moment in which
+ * nobody told them better (N6). Without confirm_reads about one in 300 shows a stale read. */
+static void plan_stopped(struct sim_plan *p, uint64_t seed)
+{
+	plan_rough(p, seed);
+	p->crash = p->power = p->cut = p->reset = p->no_leader = p->suspect = p->blackout = p->move = 0;
+	p->ops_per_client = 150;
+	p->pause = 0.02;
+	p->clock_stops = p->confirm_reads = true;
 }
 
 bool sim_run_until(uint64_t until_us, bool (*done)(void))
@@ -189,12 +204,41 @@ static int run_cases(uint64_t from, uint64_t count)
 	return 0;
 }
 
+/* Reads are confirmed, and right; without it some history must show one that is not, or none would have. */
+static int run_stopped(uint64_t from, uint64_t count)
+{
+	unsigned stale = 0;
+
+	for (uint64_t i = from; i < from + count; i++) {
+		if (!sim_case_stopped(i, true) || !sim_case_stopped_alone(i)) {
+			printf("stopped clock, seed %llu: %s\n", (unsigned long long)i, sim.failure);
+			return 1;
+		}
+		if (sim_case_stopped(i, false))
+			continue;
+		if (!strstr(sim.failure, "not linearizable")) {
+			printf("stopped clock, not confirmed, seed %llu: %s\n", (unsigned long long)i,
+			       sim.failure);
+			return 1;
+		}
+		stale++;
+	}
+	printf("%llu histories of a clock that stops; %u would have stale reads\n",
+	       (unsigned long long)count, stale);
+	return count >= 20 && !stale;
+}
+
 static double cpu_s(void)
 {
 	return (double)clock() / CLOCKS_PER_SEC;
 }
 
-static int run_many(uint64_t from, uint64_t count, double budget_s, bool rough)
+static const struct weather {
+	const char *option;
+	void (*plan)(struct sim_plan *p, uint64_t seed);
+} weathers[] = {{"", sim_plan_from_seed}, {"--rough", plan_rough}, {"--stopped", plan_stopped}};
+
+static int run_many(uint64_t from, uint64_t count, double budget_s, const struct weather *w)
 {
 	double start = cpu_s();
 	uint64_t i, ops = 0, events = 0, faults = 0;
@@ -202,13 +246,10 @@ static int run_many(uint64_t from, uint64_t count, double budget_s, bool rough)
 	for (i = 0; i < count && (!budget_s || cpu_s() - start < budget_s); i++) {
 		struct sim_plan p;
 
-		if (rough)
-			plan_rough(&p, from + i);
-		else
-			sim_plan_from_seed(&p, from + i);
+		w->plan(&p, from + i);
 		if (!sim_run(&p)) {
-			printf("seed %llu: %s\n  again: test_replica_sim %s--seed %llu\n",
-			       (unsigned long long)p.seed, sim.failure, rough ? "--rough " : "",
+			printf("seed %llu: %s\n  again: test_replica_sim %s --seed %llu\n",
+			       (unsigned long long)p.seed, sim.failure, w->option,
 			       (unsigned long long)p.seed);
 			return 1;
 		}
@@ -249,6 +290,8 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
 		{RULE_KEEP, 1, "a planned move that drops the old primary (T3)"},
 		{RULE_FENCED, 80, "FENCED by a primary that goes on (N5)"},
+		{RULE_CONFIRM, 1, "reads not confirmed where a clock may stop (N6)"},
+		{RULE_CONFIRM_ALL, 1, "reads confirmed by one member only (N6)"},
 	};
 	int missed = 0;
 
@@ -264,6 +307,8 @@ static int plant(uint64_t tries, unsigned only)
 			plan_rough(&p, i);
 			if (!(rules[k].rule == RULE_REPAIR ? sim_case_repair(i)
 			      : rules[k].rule == RULE_KEEP ? sim_case_move(i)
+			      : rules[k].rule == RULE_CONFIRM ? sim_case_stopped(i, true)
+			      : rules[k].rule == RULE_CONFIRM_ALL ? sim_case_stopped_alone(i)
 							   : sim_run(&p)))
 				break;
 		}
@@ -284,7 +329,8 @@ int main(int argc, char **argv)
 {
 	uint64_t from = 1, count = 60, seed = 0;
 	double budget = 0;
-	bool planted = false, rough = false, cases = false;
+	bool planted = false, cases = false;
+	const struct weather *w = weathers;
 	unsigned only = 0;
 
 	log_set_level(LOG_ERROR + 1); /* groups fail as planned */
@@ -305,7 +351,9 @@ int main(int argc, char **argv)
 		else if (!strcmp(a, "--plant"))
 			planted = true;
 		else if (!strcmp(a, "--rough"))
-			rough = true;
+			w = &weathers[1];
+		else if (!strcmp(a, "--stopped"))
+			w = &weathers[2];
 		else if (!strcmp(a, "--cases"))
 			cases = true;
 		else if (!strcmp(a, "--verbose"))
@@ -314,10 +362,7 @@ int main(int argc, char **argv)
 	if (seed) {
 		struct sim_plan p;
 
-		if (planted || rough)
-			plan_rough(&p, seed);
-		else
-			sim_plan_from_seed(&p, seed);
+		(planted && w == weathers ? &weathers[1] : w)->plan(&p, seed);
 		p.verbose = true;
 		rule_left_out = planted ? (enum rule)only : RULE_NONE;
 		log_set_level(LOG_INFO);
@@ -327,6 +372,7 @@ int main(int argc, char **argv)
 	if (planted)
 		return plant(count, only);
 	if (cases)
-		return run_cases(from, count);
-	return run_many(from, count, budget, rough) || (!rough && run_cases(from, MIN(count, 20)));
+		return run_cases(from, count) || run_stopped(from, count);
+	return run_many(from, count, budget, w) ||
+	       (w == weathers && (run_cases(from, MIN(count, 20)) || run_stopped(from, MIN(count, 20))));
 }
