@@ -33,7 +33,7 @@ enum command_kind {
 	CMD_NODE_REMOVE = 23, /* a node leaves for good, with its groups */
 };
 
-/* Configuration changes of objects (replication.md §3). Each is compare-and-swap on `epoch`. */
+/* Configuration changes of objects (replication.md, at its end). Each is compare-and-swap on `epoch`. */
 enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4, OBJ_REMOVE = 5,
 		 /* An operator's, audited (state_force.c). */
 		 OBJ_FORCE = 6, OBJ_DISCARD = 7,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replication of the objects of one shard: primary-backup, leases, takeover, return (cluster/README.md
+/* Replication of the objects of one shard: primary-backup, leases, takeover, return (cluster/replication.md
  * states the rules, N1–N6 C1–C2 W1–W5 Q1–Q3 S1 T1–T5 Y1–Y6 A1–A3).
  *
  * A replicator is single-threaded: everything about an object — its store object, its streams, its

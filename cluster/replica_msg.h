@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the data plane (cluster/README.md, rules N, W, T, Y). Bodies, little-endian; `version`
+/* Messages of the data plane (cluster/replication.md, rules N, W, T, Y). Bodies, little-endian; `version`
  * is u32 tenure, u64 seq. Frozen by tests/replica/test_replica_msg.c. Pure; any thread.
  *
  * All messages about an object, except FENCE and FENCED, begin with the key

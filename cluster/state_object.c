@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configurations of objects in the state machine: the table of replication.md §3 (cluster/README.md
- * restates it). Each change is compare-and-swap on the epoch and raises it by one; whoever proposes
- * is checked against the incarnations that are current, so that a process from before a restart
- * changes nothing. The set I of `in` members never becomes empty. */
+/* Configurations of objects in the state machine: the table at the end of cluster/replication.md. Each
+ * change is compare-and-swap on the epoch and raises it by one; whoever proposes is checked against the
+ * incarnations that are current, so that a process from before a restart changes nothing. The set I of
+ * `in` members never becomes empty. */
 #include "cluster/state_impl.h"
 #include "node/base/rules.h"
 

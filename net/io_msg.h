@@ -17,7 +17,7 @@
  *    8      IO_READ, ok: fp128 as above for the payload;
  *           IO_STATUS, ok: extents × (u32 length bytes, u32 flags: 1 hole, 2 reads as zero)
  *
- * Retry rule (cluster/README.md, "late duplicates"): (attachment, attach epoch, request) names one
+ * Retry rule (cluster/replication.md, A1): (attachment, attach epoch, request) names one
  * write for ever; low-water promises that no number below it will be sent again. */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The dialling side of one connection that should always be up: dial, TLS, HELLO, WELCOME, and again
  * after a loss, with back-off 10 ms … 1 s. Reports what it learns of a dead peer: "refused" means the
- * host answered that nobody listens there, which may start a takeover proposal (cluster/README.md).
+ * host answered that nobody listens there, which may start a takeover proposal (cluster/replication.md, S1).
  * One loop; all callbacks come from it. */
 #pragma once
 

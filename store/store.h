@@ -110,7 +110,7 @@ void store_object_set_policy(struct store_object *o, bool compression, bool dedu
  * was done, or is under way, is not done again. 0: none. */
 void store_object_reduce(struct store_object *o, uint32_t request);
 
-/* ---- The object header (replication.md §1 "durable at a replica") ------------------------------ */
+/* ---- The object header: what is durable at a replica besides pages ----------------------------- */
 
 struct epoch_entry {
 	uint32_t tenure;
