@@ -35,7 +35,8 @@ void stored_header_encode(const struct stored_header *s, const struct retry_tabl
 int stored_header_decode(const void *data, size_t len, struct stored_header *out,
 			 struct retry_table *retry) MUST_USE;
 
-/* The tenure that the table gives for seq holds `v` (store.md I4). Versions below the first entry belong
- * to entries that were dropped; they are valid if their tenure is older. An empty table says nothing. */
+/* The tenure that the table gives for seq holds `v` (store/README.md, I4). Versions below the first entry
+ * belong to entries that were dropped; they are valid if their tenure is older. An empty table says
+ * nothing. */
 bool epochs_hold(const struct object_header *h, struct version v);
 bool epochs_valid(const struct object_header *h);

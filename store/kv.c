@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RocksDB 7.8 behind kv.h, set up small: a daemon with an idle group stays under 150 MiB. It must
  * never use the block-cache-only read tier, max_successive_merges, DeleteRange, nor repair: each of
- * them loses or invents rows in this version (store.md §9). */
+ * them loses or invents rows in this version. */
 #include "store/kv.h"
 
 #include <rocksdb/c.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The logical side of the capacity ledger, exact at a commit number (store.md §11):
+/* The logical side of the capacity ledger, exact at a commit number:
  *   logical = zero + dedup saved + compression saved + stored + damaged
  * per volume and for the group. Shared blocks are stored by their owner's volume; where the owner
  * has no reference left, by none (the group has them all). A cell hands one set of numbers from the

@@ -25,7 +25,7 @@ struct tier_config {
 	uint64_t dedup_hint_bytes; /* at most; 0: the default (dedup.h) */
 	unsigned destage_threads;  /* per group, the destager among them; 0: by the cores (prepare.h) */
 	/* Highest map commit number that any log batch or header names: a database below it has
-	 * lost synced commits (store.md §9): -ERR_MAP_LOST. */
+	 * lost synced commits: -ERR_MAP_LOST. */
 	uint64_t log_kv_commit;
 	bool read_only; /* to be verified, never started */
 	bool check_map; /* all of the database is read first (kv_check) */
@@ -154,7 +154,7 @@ struct destage_batch {
 };
 void tier_destage(struct tier *t, struct destage_batch *b);
 /* From a shard, whenever its log's fill has changed, and about once a second while anything is to
- * be destaged: what destage may take of the CPU follows (store.md §7). writing: clients do; it must be
+ * be destaged: what destage may take of the CPU follows (tier_pace.c). writing: clients do; it must be
  * told when they stop. hurry: somebody waits (a flush, space), or records are older than a minute.
  * True: destage rests, nothing is to be handed over now. Cheap when nothing changes. */
 bool tier_pace(struct tier *t, unsigned shard, uint32_t fill_permyriad, bool writing, bool hurry);

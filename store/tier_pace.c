@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the destager works, and how much CPU it and its threads get (store.md §7). With the log below
+/* When the destager works, and how much CPU it and its threads get. With the log below
  * 0.30 it rests while clients write, unless somebody waits or records are old: on busy cores a low
  * priority would not keep it from taking CPU from them, since priorities count within one service
  * only. When it works, then at nice 10 below 0.30, from there on rising with the fill, above 0.60 as

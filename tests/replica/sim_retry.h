@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated store's retry table (cluster/replication.md, A1). Allocated by xrealloc; the owner frees `e`. */
+/* The simulated store's retry table (cluster/replication.md, A1). By xrealloc; the owner frees `e`. */
 #pragma once
 
 #include "store/store.h"

@@ -3,7 +3,7 @@
 #include "cluster/map_codec.h"
 #include "tests/state/state_kit.h"
 
-/* Every byte of a volume has exactly one place, as design.md's "object" row says. */
+/* Every byte of a volume has exactly one place, as map.h says. */
 TEST(map, locate_follows_the_formula)
 {
 	struct map_volume v = {.object_size = 64 << 20, .stripe_count = 4, .size = 1ull << 30};

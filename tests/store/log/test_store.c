@@ -671,7 +671,7 @@ static uint64_t tail_generation(struct rig *r)
 	return r->store->segs[pos_seg(r->store, t->pos)].generation;
 }
 
-/* A tail that nobody commits must not hold up the others (store.md §3). */
+/* A tail that nobody commits must not hold up the others. */
 TEST(store, stalled_tail_moves)
 {
 	struct rig r;
