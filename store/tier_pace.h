@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When destage rests, and how much CPU it gets, by the fill of the log and by who waits (store.md §7).
+/* When destage rests, and how much CPU it gets, by the fill of the log and by who waits.
  * Inside the tier. */
 #pragma once
 
