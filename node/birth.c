@@ -13,6 +13,7 @@
 
 #include "net/ca.h"
 #include "node/base/err.h"
+#include "node/base/hash.h"
 #include "node/base/json.h"
 #include "node/base/log.h"
 #include "node/birth.h"
@@ -203,6 +204,52 @@ static int no_identity(const char *state_dir, const char *path)
 	return -ERR_CORRUPT;
 }
 
+static struct json *identity_json(const struct identity *id)
+{
+	struct json *j = json_object_new();
+	char text[UUID_TEXT];
+
+	json_put_u64(j, "format", IDENTITY_FORMAT);
+	uuid_format(&id->cluster, text);
+	json_put_str(j, "cluster", text);
+	json_put_str(j, "cluster_name", id->cluster_name);
+	uuid_format(&id->node, text);
+	json_put_str(j, "node", text);
+	json_put_u64(j, "number", id->number);
+	json_put_str(j, "name", id->name);
+	json_put_u64(j, "incarnation", id->incarnation);
+	json_put_bool(j, "bootstrap", id->bootstrap);
+	json_put_bool(j, "removed", id->removed);
+	json_put_bool(j, "witness", id->witness);
+	json_put_u64(j, "recovery", id->recovery);
+	json_put_u64(j, "recovery_id", id->recovery_id);
+	json_put_u64(j, "recovery_term", id->recovery_term);
+	json_put_u64(j, "recovery_index", id->recovery_index);
+	json_put_bool(j, "recovering", id->recovering);
+	json_put_u64(j, "behind", id->behind);
+	return j;
+}
+
+/* Of what the file means, not of how it is written. */
+static void identity_checksum(const struct json *j, char out[17])
+{
+	CLEANUP(free_ptr) char *text = json_print(j, false);
+
+	snprintf(out, 17, "%016llx", (unsigned long long)hash_xxh3(text, strlen(text), 0));
+}
+
+/* One changed digit is another node, another cluster or an incarnation of the past, and still JSON. */
+static bool checksum_good(const struct json *file, const struct identity *id)
+{
+	const char *said = json_str(file, "checksum");
+	struct json *j = identity_json(id);
+	char sum[17];
+
+	identity_checksum(j, sum);
+	json_free(j);
+	return said && !strcmp(said, sum);
+}
+
 int identity_load(const char *state_dir, struct identity *out)
 {
 	CLEANUP(free_ptr) char *path = in_dir(state_dir, "identity.json");
@@ -244,12 +291,13 @@ int identity_load(const char *state_dir, struct identity *out)
 	if (!cluster || uuid_parse(cluster, &out->cluster) < 0 || !node ||
 	    uuid_parse(node, &out->node) < 0 || number == 0 || number > UINT16_MAX ||
 	    incarnation > UINT32_MAX || !json_take_str(j, "name", out->name, sizeof(out->name)) ||
-	    !json_take_str(j, "cluster_name", out->cluster_name, sizeof(out->cluster_name)))
+	    !json_take_str(j, "cluster_name", out->cluster_name, sizeof(out->cluster_name)) ||
+	    !checksum_good(j, out))
 		rc = -ERR_CORRUPT;
 	json_free(j);
 	if (rc < 0) {
 		log_error("birth",
-			  "the identity of this node has missing or impossible fields" LOST_REMEDY,
+			  "the identity of this node has missing or changed fields" LOST_REMEDY,
 			  "path=\"%s\"", path);
 		memset(out, 0, sizeof(*out));
 	}
@@ -259,27 +307,11 @@ int identity_load(const char *state_dir, struct identity *out)
 int identity_save(const char *state_dir, const struct identity *id)
 {
 	CLEANUP(free_ptr) char *path = in_dir(state_dir, "identity.json");
-	struct json *j = json_object_new();
-	char text[UUID_TEXT];
+	struct json *j = identity_json(id);
+	char sum[17];
 
-	json_put_u64(j, "format", IDENTITY_FORMAT);
-	uuid_format(&id->cluster, text);
-	json_put_str(j, "cluster", text);
-	json_put_str(j, "cluster_name", id->cluster_name);
-	uuid_format(&id->node, text);
-	json_put_str(j, "node", text);
-	json_put_u64(j, "number", id->number);
-	json_put_str(j, "name", id->name);
-	json_put_u64(j, "incarnation", id->incarnation);
-	json_put_bool(j, "bootstrap", id->bootstrap);
-	json_put_bool(j, "removed", id->removed);
-	json_put_bool(j, "witness", id->witness);
-	json_put_u64(j, "recovery", id->recovery);
-	json_put_u64(j, "recovery_id", id->recovery_id);
-	json_put_u64(j, "recovery_term", id->recovery_term);
-	json_put_u64(j, "recovery_index", id->recovery_index);
-	json_put_bool(j, "recovering", id->recovering);
-	json_put_u64(j, "behind", id->behind);
+	identity_checksum(j, sum);
+	json_put_str(j, "checksum", sum);
 	return write_json(path, j, 0600);
 }
 

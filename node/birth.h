@@ -2,7 +2,7 @@
 /* How a node gets its identity, and the files that hold it, all in state_dir, all written to a
  * temporary name, fsynced and renamed:
  *
- *   identity.json  cluster, uuid, number, name and incarnation of this node
+ *   identity.json  cluster, uuid, number, name and incarnation of this node, and a checksum of them
  *   peers.json     addresses to dial before the map is known (a hint: the map is the truth)
  *   ca.pem         the cluster's certificate authority       node.pem, node.key  this node's certificate
  *   ca.key         0600, on voters only

@@ -139,6 +139,35 @@ TEST(identity, damage_is_told_from_absence)
 	config_free(&c);
 }
 
+/* A digit that rotted leaves good JSON: it must not become another node, or one of the past. */
+TEST(identity, every_flipped_bit_is_noticed_or_means_nothing)
+{
+	struct config c = node_config("flipped");
+	CLEANUP(free_ptr) char *path = xasprintf("%s/identity.json", c.state_dir);
+	struct identity id = {.number = 3, .incarnation = 7, .name = "n3", .cluster_name = "lab"}, got;
+	char text[4096];
+	size_t len;
+	FILE *f;
+
+	memset(&id.cluster, 0x11, sizeof(id.cluster));
+	memset(&id.node, 0x22, sizeof(id.node));
+	EXPECT_OK(identity_save(c.state_dir, &id));
+	f = fopen(path, "r");
+	len = fread(text, 1, sizeof(text), f);
+	fclose(f);
+	EXPECT(len > 100 && len < sizeof(text));
+	for (size_t bit = 0; bit < len * 8; bit += 7) {
+		text[bit / 8] ^= (char)(1 << bit % 8);
+		EXPECT_OK(birth_file_write(path, text, len, 0600));
+		text[bit / 8] ^= (char)(1 << bit % 8);
+		if (identity_load(c.state_dir, &got) == 0)
+			EXPECT(got.number == 3 && got.incarnation == 7 && !strcmp(got.name, "n3") &&
+			       !got.removed && !memcmp(&got.cluster, &id.cluster, sizeof(id.cluster)) &&
+			       !memcmp(&got.node, &id.node, sizeof(id.node)));
+	}
+	config_free(&c);
+}
+
 TEST(birth, init_makes_a_claimed_node_once)
 {
 	struct config c = node_config("init");
