@@ -31,6 +31,24 @@ static bool crashes(void (*fn)(void))
 	return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
+/* fn passes with the guard, and crashes without. */
+static void needs(unsigned mask, void (*fn)(void))
+{
+	fn();
+	consensus_guards_off = mask;
+	EXPECT(crashes(fn));
+	consensus_guards_off = 0;
+}
+
+/* Twelve entries of term 2 on the disk; snapshots come after four, and leave four. Not started. */
+static void init_twelve(struct bench *b)
+{
+	bench_init(b, 2);
+	b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
+	for (unsigned i = 2; i <= 12; i++)
+		bench_entry(b, 2, RAFT_COMMAND);
+}
+
 TEST(guard, r1_new_leader_appends_a_barrier)
 {
 	struct bench *b = &bench;
@@ -212,6 +230,14 @@ static void commit_many(struct bench *b, uint64_t commit)
 	bench_settle(b);
 }
 
+/* The log begins behind its eighth entry. */
+static void start_compacted(struct bench *b)
+{
+	init_twelve(b);
+	bench_boot(b);
+	commit_many(b, 12);
+}
+
 TEST(guard, r12_snapshot_fits_in_a_message)
 {
 	struct bench *b = &bench;
@@ -219,10 +245,7 @@ TEST(guard, r12_snapshot_fits_in_a_message)
 	log_set_level(LOG_ERROR + 1);
 	BOTH(GUARD_R12)
 	{
-		bench_init(b, 2);
-		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
-		for (unsigned i = 2; i <= 12; i++)
-			bench_entry(b, 2, RAFT_COMMAND);
+		init_twelve(b);
 		bench_boot(b);
 		b->snapshot_bytes = MESSAGE_SNAPSHOT_BYTES_MAX + 1;
 		commit_many(b, 12);
@@ -292,13 +315,7 @@ static void late_message(void)
 {
 	struct bench *b = &bench;
 
-	bench_init(b, 2);
-	b->env.snapshot_threshold = 4;
-	b->env.snapshot_trailing = 4;
-	for (unsigned i = 2; i <= 12; i++)
-		bench_entry(b, 2, RAFT_COMMAND);
-	bench_boot(b);
-	commit_many(b, 12);
+	start_compacted(b);
 	EXPECT_EQ(b->c->view.first, 9);
 	bench_append(b, 2, 2, 0, 0, 3, 3, 2, 0);
 	bench_settle(b);
@@ -310,10 +327,7 @@ static void late_message(void)
 
 TEST(guard, x3_late_message_before_a_compacted_log)
 {
-	late_message();
-	consensus_guards_off = GUARD_X3;
-	EXPECT(crashes(late_message));
-	consensus_guards_off = 0;
+	needs(GUARD_X3, late_message);
 }
 
 /* A late message that overlaps: what is committed goes off it, the rest is appended. */
@@ -321,13 +335,7 @@ TEST(guard, x3_keeps_what_is_new)
 {
 	struct bench *b = &bench;
 
-	bench_init(b, 2);
-	b->env.snapshot_threshold = 4;
-	b->env.snapshot_trailing = 4;
-	for (unsigned i = 2; i <= 12; i++)
-		bench_entry(b, 2, RAFT_COMMAND);
-	bench_boot(b);
-	commit_many(b, 12);
+	start_compacted(b);
 	bench_append(b, 2, 2, 1, 1, 12, 15, 2, 0); /* entries 2 to 16 */
 	bench_settle(b);
 	EXPECT_EQ(raft_last_index(&b->c->raft), 16);
@@ -357,10 +365,7 @@ static void back_and_forth(void)
 
 TEST(guard, x4_truncation_waits_for_the_writes)
 {
-	back_and_forth();
-	consensus_guards_off = GUARD_X4;
-	EXPECT(crashes(back_and_forth));
-	consensus_guards_off = 0;
+	needs(GUARD_X4, back_and_forth);
 }
 
 /* The conflict lies behind entries that were compacted away here. */
@@ -368,12 +373,7 @@ TEST(guard, x4_sees_behind_the_compacted_log)
 {
 	struct bench *b = &bench;
 
-	bench_init(b, 2);
-	b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
-	for (unsigned i = 2; i <= 12; i++)
-		bench_entry(b, 2, RAFT_COMMAND);
-	bench_boot(b);
-	commit_many(b, 12);
+	start_compacted(b);
 	EXPECT_EQ(b->c->view.first, 9);
 	bench_append(b, 2, 2, 12, 2, 12, 1, 2, 0);
 	EXPECT_EQ(b->c->writes, 1);
@@ -468,10 +468,7 @@ TEST(guard, x7_no_snapshot_of_an_uncommitted_configuration)
 
 	BOTH(GUARD_X7A)
 	{
-		bench_init(b, 2);
-		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
-		for (unsigned i = 2; i <= 12; i++)
-			bench_entry(b, 2, RAFT_COMMAND);
+		init_twelve(b);
 		bench_boot(b);
 		bench_append(b, 2, 2, 12, 2, 1, 1, 2, 4);
 		bench_settle(b);
@@ -491,10 +488,7 @@ TEST(guard, x7_no_snapshot_of_a_configuration_from_a_restart)
 
 	BOTH(GUARD_X7B)
 	{
-		bench_init(b, 2);
-		b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
-		for (unsigned i = 2; i <= 12; i++)
-			bench_entry(b, 2, RAFT_COMMAND);
+		init_twelve(b);
 		bench_change(b, 2, 4);
 		bench_boot(b);
 		EXPECT_EQ(b->c->raft.configuration_uncommitted_index, 0);
@@ -516,12 +510,7 @@ static void rollback(void)
 {
 	struct bench *b = &bench;
 
-	bench_init(b, 2);
-	b->env.snapshot_threshold = b->env.snapshot_trailing = 4;
-	for (unsigned i = 2; i <= 12; i++)
-		bench_entry(b, 2, RAFT_COMMAND);
-	bench_boot(b);
-	commit_many(b, 12);
+	start_compacted(b);
 	bench_append(b, 2, 2, 12, 2, 12, 1, 2, 4);
 	bench_settle(b);
 	EXPECT_EQ(b->c->raft.configuration.n, 4);
@@ -543,10 +532,7 @@ static void rollback(void)
 
 TEST(guard, x8_rollback_needs_the_old_configuration)
 {
-	rollback();
-	consensus_guards_off = GUARD_X8A;
-	EXPECT(crashes(rollback));
-	consensus_guards_off = 0;
+	needs(GUARD_X8A, rollback);
 }
 
 TEST(guard, x8_configuration_in_use_is_the_newest)
@@ -602,10 +588,7 @@ static void shared_batch(void)
 
 TEST(guard, x9_loaded_entries_have_memory_of_their_own)
 {
-	shared_batch();
-	consensus_guards_off = GUARD_X9;
-	EXPECT(crashes(shared_batch));
-	consensus_guards_off = 0;
+	needs(GUARD_X9, shared_batch);
 }
 
 /* V5: we are in term 9; a candidate of term 3 asks for pre-votes for term 4 with a shorter log. */
@@ -692,10 +675,7 @@ static void close_while_writing(void)
 
 TEST(guard, close_with_several_writes)
 {
-	close_while_writing();
-	consensus_guards_off = GUARD_CLOSE;
-	EXPECT(crashes(close_while_writing));
-	consensus_guards_off = 0;
+	needs(GUARD_CLOSE, close_while_writing);
 }
 
 /* ---- Start and stop ---- */
