@@ -4,20 +4,13 @@
  * What is asked of it then must not be answered from the past. */
 #include "tests/replica/sim.h"
 
-
-
 #define STEP_US 30000000u
 
 static unsigned old_node;
 
-static const struct map_object *object(void)
-{
-	return map_object(state_map(sim.state), object_id(sim.volume, 0));
-}
-
 static bool served_elsewhere(void)
 {
-	const struct map_node *n = map_primary_node(state_map(sim.state), object());
+	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(0));
 	struct replica_info i;
 
 	return n && n->id != old_node && sim.proc[n->id].alive &&
@@ -52,10 +45,9 @@ static void cut_off(unsigned node, bool on)
 
 static void begin(const struct sim_plan *plan)
 {
-	sim_begin(plan);
-	if (!sim_run_until(STEP_US, sim_clients_done) || !sim_run_until(2 * STEP_US, sim_all_in))
-		sim_fail("not all are in:%s", sim_describe());
-	old_node = map_primary_node(state_map(sim.state), object())->id;
+	sim_begin_written(plan);
+	sim_wait_for(sim_all_in, "all are in");
+	old_node = map_primary_node(state_map(sim.state), sim_object(0))->id;
 }
 
 /* Another one serves and writes; then come the reads, and the old one goes on. */
@@ -98,7 +90,7 @@ bool sim_case_stopped(uint64_t seed, bool confirm_reads)
 
 static void resign(unsigned node)
 {
-	const struct map_object *o = object();
+	const struct map_object *o = sim_object(0);
 	struct object_change c = {.op = OBJ_DROP,
 				  .object = o->id,
 				  .epoch = o->epoch,
@@ -111,7 +103,7 @@ static void resign(unsigned node)
 		if (o->member[k].group == sim.proc[node].group)
 			c.replica = o->member[k];
 	sim_submit_command(&cmd);
-	if (!sim.failure[0] && map_in_count(object()) != in - 1)
+	if (!sim.failure[0] && map_in_count(sim_object(0)) != in - 1)
 		sim_fail("node %u did not resign", node);
 }
 
