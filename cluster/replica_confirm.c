@@ -3,11 +3,11 @@
  * nothing: it ends by that clock. What proves something is a grant that was asked for after the read had
  * come.
  *
- * * A beacon is named by its time, which no two beacons of a replicator share and which grows, so "asked
+ * A beacon is named by its time, which no two beacons of a replicator share and which grows, so "asked
  * for after" is a comparison: a read notes the newest name given out when it is admitted, and every member
  * of want must have granted a newer one by the time it is answered.
  *
- * * Why that is enough. A grant says of its grantor, at a moment after the read came: for each object that
+ * Why that is enough. A grant says of its grantor, at a moment after the read came: for each object that
  * the asker joined here, either `seen` is still that tenure, or the asker has said FENCED and thus ended it
  * (N5); on a session without such a join, the JOIN that is still to be answered on it says the same, later.
  * Who has begun a later tenure, or joined one, has raised `seen` first. The first node that acts in a later
@@ -17,14 +17,14 @@
  * after may come after in the order, too. No clock is in this, and where the read's data is looked up
  * meanwhile makes no difference.
  *
- * * Why all of want, not any one. A member may leave I without this primary: it resigns, its group is made
+ * Why all of want, not any one. A member may leave I without this primary: it resigns, its group is made
  * anew, the leader takes it away. Whoever takes over then does not ask it, and it would confirm for ever.
  *
- * * Why none, when want is the primary alone. Then I is, too, and takeover is only for one of I: this node
+ * Why none, when want is the primary alone. Then I is, too, and takeover is only for one of I: this node
  * itself, whose newer process ends this one (N1). What goes past that is an operator's word that the node
  * will never come back (force, removal with accepted loss), and no message can defend a read against it.
  *
- * * Writes and what is done by writes (merges, mends, copies) need none of this: they are acknowledged by
+ * Writes and what is done by writes (merges, mends, copies) need none of this: they are acknowledged by
  * want. */
 #include "cluster/replica_impl.h"
 
