@@ -29,6 +29,8 @@
  * Loaded entries that share memory are freed twice: each has its own. X10 A refused pre-vote hides
  * the higher term, and then there may be no leader for ever: it is told. X11 Who is no voter by its own log
  * refuses its vote, which the leader that made it one may need to be leader again: it votes.
+ *  X12 Who loses its vote and is the only one to know never stands, and is in the way of those who do: it
+ * hears of it once that is committed.
  *
  * And by construction: at most one membership change at a time, after this term's barrier and with
  * one after it; never down to one voter, never of the leader itself; send never fails

@@ -184,6 +184,29 @@ void guard_x11_leave(struct consensus *c)
 	c->as_voter = NULL;
 }
 
+/* X12. In libraft one that is no voter by its own log never stands for leader; in Raft it does. If the leader
+ * that took its vote dies while only such ones have the entry, they have the longest log: they refuse the
+ * others, who may be too few without them, and do not stand themselves: no leader for ever. So who has no
+ * vote in a configuration hears of it when it is committed: a majority of those who have one has it then. */
+void guard_x12_hold_back(const struct consensus *c, uint64_t to, struct raft_append_entries *a)
+{
+	for (unsigned i = 0; i < a->n_entries && guard_on(GUARD_X12); i++) {
+		const struct raft_entry *e = &a->entries[i];
+		struct raft_configuration conf;
+		const struct raft_server *s;
+		bool votes;
+
+		if (e->type != RAFT_CHANGE || a->prev_log_index + 1 + i <= c->raft.commit_index ||
+		    configuration_decode(e->buf.base, e->buf.len, &conf) < 0)
+			continue;
+		s = configuration_get(&conf, to);
+		votes = s && s->role == RAFT_VOTER;
+		raft_configuration_close(&conf);
+		if (!votes)
+			a->n_entries = i;
+	}
+}
+
 /* X7 (and R7). A snapshot carries the configuration in use and calls it committed. While a change
  * is uncommitted it may still be rolled back (first test; a stale index may stay after an
  * installation, so it is compared, not tested for 0). After a restart libraft takes the newest

@@ -36,6 +36,7 @@ enum consensus_guard {
 	GUARD_CUT = 1u << 20,       /* a message that was cut short does not commit what it lost */
 	GUARD_CLOSE = 1u << 21,     /* at close pending appends end with 0 */
 	GUARD_X11 = 1u << 22,       /* who does not know yet that it is a voter votes */
+	GUARD_X12 = 1u << 23,       /* who loses its vote hears of it when that is committed */
 };
 
 /* Tests only: a set bit switches that guard off. */
@@ -50,6 +51,8 @@ static inline bool guard_on(enum consensus_guard g)
 void guard_x1_clamp_echo(const struct consensus *c, struct raft_append_entries_result *result);
 /* True: do not send it. */
 bool guard_x2_result_is_late(const struct consensus *c, struct raft_append_entries_result *result);
+/* Takes entries off its end. */
+void guard_x12_hold_back(const struct consensus *c, uint64_t to, struct raft_append_entries *a);
 void guard_x10_tell_term(const struct consensus *c, struct raft_request_vote_result *result);
 bool guard_r5_vote_waits(const struct consensus *c);
 bool guard_r5_vote_is_stale(const struct consensus *c, const struct raft_request_vote *vote);

@@ -262,6 +262,8 @@ static int io_send(struct raft_io *io, struct raft_io_send *req, const struct ra
 			sent_push(c, req, cb, 0);
 			return 0;
 		}
+	} else if (m.type == RAFT_IO_APPEND_ENTRIES) {
+		guard_x12_hold_back(c, m.server_id, &m.append_entries);
 	} else if (m.type == RAFT_IO_REQUEST_VOTE_RESULT) {
 		guard_x10_tell_term(c, &m.request_vote_result);
 	} else if (m.type == RAFT_IO_REQUEST_VOTE && guard_r5_vote_waits(c)) {

@@ -653,6 +653,56 @@ TEST(guard, x11_who_is_no_voter_yet_votes)
 	}
 }
 
+/* The last entry that was sent to the node. */
+static uint64_t told(const struct bench *b, uint16_t to)
+{
+	uint64_t last = 0;
+
+	for (unsigned i = 0; i < b->sent; i++) {
+		const struct raft_append_entries *a = &b->out[i].append_entries;
+
+		if (b->to[i] == to && b->out[i].type == RAFT_IO_APPEND_ENTRIES && a->n_entries)
+			last = MAX(last, a->prev_log_index + a->n_entries);
+	}
+	return last;
+}
+
+/* We lead, and node 3 is to vote no more: node 2 hears of it, and node 3 when node 2 has it. */
+TEST(guard, x12_who_loses_its_vote_hears_of_it_when_it_is_committed)
+{
+	struct bench *b = &bench;
+	struct wait w = {.resume = ignore};
+	const uint64_t change = 3;
+
+	BOTH(GUARD_X12)
+	{
+		bench_init(b, 2);
+		bench_boot(b);
+		bench_elect(b);
+		bench_settle(b);
+		bench_result(b, 2, 3, 2);
+		bench_result(b, 3, 3, 2);
+		bench_settle(b);
+		b->sent = 0;
+		EXPECT_EQ(consensus_make_standby(b->c, 3, &w), PENDING);
+		bench_settle(b);
+		EXPECT_EQ(told(b, 2), change);
+		EXPECT_EQ(told(b, 3), off ? change : 0);
+		bench_advance(b, 60);
+		bench_settle(b);
+		EXPECT_EQ(told(b, 3), off ? change : 0);
+		bench_result(b, 2, 3, change);
+		bench_settle(b);
+		EXPECT_EQ(b->c->raft.commit_index, change);
+		bench_receive(b, 3, /* it misses what a heartbeat stood behind */
+			      &(struct raft_message){.type = RAFT_IO_APPEND_ENTRIES_RESULT,
+						     .append_entries_result = {3, change, change - 1}});
+		bench_advance(b, 60);
+		EXPECT(told(b, 3) >= change);
+		bench_fini(b);
+	}
+}
+
 /* Several appends are under way when the node is closed. */
 static void close_while_writing(void)
 {

@@ -66,7 +66,7 @@ TEST(need, x8a)
 }
 TEST(need, cut)
 {
-	needs(GUARD_CUT, 120);
+	needs(GUARD_CUT, 813);
 }
 TEST(need, close)
 {
