@@ -88,7 +88,7 @@ struct node {
 	struct fdwatch signal_watch;
 	struct drain *drain; /* stop.c */
 	struct timer stop_timer;
-	struct post nbd_post, stop_post;
+	struct post nbd_post, stop_post, stores_post;
 	struct wait stop_wait;
 };
 
@@ -129,6 +129,9 @@ struct store *node_group_store(struct node *n, uint16_t group); /* NULL while no
 void node_group_used(struct node *n, uint16_t group, int by); /* a worker has the store, +1, or not, −1 */
 /* node_group_ops.c */
 int node_group_flush(void *node, uint16_t group, bool reduce, struct wait *w);
+/* node_group_close.c: the process ends. Stores stop, and leave for the next start what only a stop leaves;
+ * 0 at once if there is none to stop. */
+int node_groups_stop(struct node *n, struct wait *w);
 int node_group_verify(void *node, uint16_t group, struct store_verify *out, struct wait *w);
 int node_group_replace(void *node, struct admin_replace *r, struct wait *w); /* node_replace.c */
 void node_groups_reconcile(struct node *n); /* after a delta: gives groups to the replicators */

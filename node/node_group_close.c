@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A disk group of a living process is closed. Its store has users on every shard and on the workers:
  * what is under way ends first, then each shard forgets it, then those who verify it, and only then
- * is it freed. */
+ * is it freed. One of a process that ends is only stopped. */
 #include <stdlib.h>
 
 #include "node/base/err.h"
@@ -112,5 +112,64 @@ int node_group_close(struct node *n, struct node_group *g, struct wait *w)
 		.wait.resume = close_resume, .owner = w, .node = n, .group = g, .stage = CLOSE_STOP};
 	timer_init(&c->timer, n->loop, on_close_timer);
 	close_run(c);
+	return PENDING;
+}
+
+/* ---- The process ends ---- */
+
+struct groups_stop {
+	unsigned left;
+	struct wait *owner;
+};
+
+struct group_stop {
+	struct work work;
+	struct wait wait;
+	struct store *store;
+	struct groups_stop *all;
+};
+
+static int end_blocking(struct work *w)
+{
+	store_stop(container_of(w, struct group_stop, work)->store);
+	return 0;
+}
+
+static void on_ended(struct wait *w, int rc)
+{
+	struct group_stop *g = container_of(w, struct group_stop, wait);
+	struct groups_stop *all = g->all;
+
+	free(g);
+	if (--all->left)
+		return;
+	wait_resume(all->owner, 0);
+	free(all);
+}
+
+int node_groups_stop(struct node *n, struct wait *w)
+{
+	struct groups_stop *all = xcalloc(1, sizeof(*all));
+	struct node_group *g;
+
+	all->owner = w;
+	list_for_each(g, &n->groups, link) all->left += g->started && !g->busy;
+	if (!all->left) {
+		free(all);
+		return 0;
+	}
+	list_for_each(g, &n->groups, link)
+	{
+		struct group_stop *one;
+
+		if (!g->started || g->busy)
+			continue;
+		one = xcalloc(1, sizeof(*one));
+		*one = (struct group_stop){.work.run = end_blocking,
+					   .wait.resume = on_ended,
+					   .store = g->store,
+					   .all = all};
+		CHECK(worker_submit(n->workers, n->loop, &one->work, &one->wait) == PENDING);
+	}
 	return PENDING;
 }

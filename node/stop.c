@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The clean end of a process: its primaries move away, its replicas resign, so that no client waits
- * for it; then the front ends finish what is in flight, and the process exits, which closes the
- * peer listener last: as long as anybody could be granted anything here, nobody is told that we are
- * gone.
+ * for it; then the front ends finish what is in flight; then the stores stop, which saves what the next
+ * start is faster with (dedup_save.c); and the process exits, which closes the peer listener last: as long
+ * as anybody could be granted anything here, nobody is told that we are gone.
  *
  * Crash-only behind that: nothing here does what a kill -9 would not leave right, each step has a
  * limit, and there is one way to come back, which is always tested. */
@@ -18,6 +18,7 @@
 				    */
 #define NO_LEADER_US      1000000u /* an election takes less */
 #define FRONT_DEADLINE_US 5000000u
+#define STORES_DEADLINE_US 3000000u
 #define LOOK_US           5000u
 
 static void stop_now(struct node *n)
@@ -34,19 +35,38 @@ static void on_front_deadline(struct timer *t)
 	stop_now(container_of(t, struct node, stop_timer));
 }
 
-static void on_nbd_stopped(struct wait *w, int rc)
+static void on_stores_stopped(struct wait *w, int rc)
 {
 	stop_now(container_of(w, struct node, stop_wait));
+}
+
+static void stores_stop(struct post *p)
+{
+	struct node *n = container_of(p, struct node, stores_post);
+
+	timer_set(&n->stop_timer, STORES_DEADLINE_US);
+	n->stop_wait.resume = on_stores_stopped;
+	if (node_groups_stop(n, &n->stop_wait) != PENDING)
+		stop_now(n);
+}
+
+static void on_nbd_stopped(struct wait *w, int rc)
+{
+	struct node *n = container_of(w, struct node, stop_wait);
+
+	n->stores_post.fn = stores_stop;
+	loop_post(n->loop, &n->stores_post);
 }
 
 static void nbd_stop(struct post *p)
 {
 	struct node *n = container_of(p, struct node, stop_post);
 
-	if (!n->shards[0].nbd)
-		stop_now(n);
 	n->stop_wait.resume = on_nbd_stopped;
-	nbd_server_stop(n->shards[0].nbd, &n->stop_wait);
+	if (n->shards[0].nbd)
+		nbd_server_stop(n->shards[0].nbd, &n->stop_wait);
+	else
+		on_nbd_stopped(&n->stop_wait, 0);
 }
 
 static void fronts_stop(struct node *n)

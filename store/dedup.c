@@ -350,6 +350,12 @@ void dedup_rebuild_start(struct tier *t)
 	for (uint32_t i = 0; i < d->rebuild_count; i++)
 		d->rebuild[i] = list[i].id;
 	free(list);
+	if (d->loaded)
+		log_info("tier", "dedup hints are those that the last stop saved", "bytes=%zu",
+			 hints_bytes(&d->hints));
+	else if (d->rebuild_count)
+		log_info("tier", "dedup hints are read again from segments; duplicates wait for them",
+			 "segments=%u", d->rebuild_count);
 }
 
 static void rebuild_unit(struct tier *t, const struct summary_slot *s)

@@ -138,6 +138,13 @@ if abs(ratio - expected) > 0.05 * expected:  # LZ4 adds some bytes to each half:
     fail("the ratio is too far off")
 plain.check(lab, 3, "p")
 verify(lab)
+lab.do("stop", 1)
+if not os.path.exists(lab.path(1, "meta", "group0", "HINTS")):
+    fail("a clean stop did not save the dedup hints")
+lab.do("start", 1)
+watch_for("node 1 to take its dedup hints over",
+          lambda: "that the last stop saved" in open(lab.path(1, "log"), errors="replace").read(), 20)
+lab.in_sync()
 lab.ashlar("volume", "set", "p", "--compression", "off", "--dedup", "off")
 if "nothing to reduce" not in lab.ashlar("volume", "set", "p", "--existing", "reduce", rc=None)[2]:
     fail("a request to reduce by nothing was taken")
