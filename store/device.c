@@ -547,8 +547,10 @@ int device_read_superblock(struct device *d)
 				worst = rc;
 			continue;
 		}
-		if (!found || sb.sequence > d->sb.sequence)
+		if (!found || sb.sequence > d->sb.sequence) {
 			d->sb = sb;
+			d->sb_first = !i;
+		}
 		found = 1;
 	}
 	if (!found)
@@ -559,15 +561,19 @@ int device_read_superblock(struct device *d)
 int device_write_superblock(struct device *d)
 {
 	CLEANUP(free_ptr) uint8_t *b = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);
+	unsigned first = d->sb_first;
 	int rc;
 
-	/* One copy at a time, flushed: at each moment one of them is whole. */
+	/* One copy at a time, flushed, and first the one that may be torn already: at each moment the other is
+	 * whole. The one that was read may be of a process that died before its flush. */
 	d->sb.sequence++;
 	superblock_encode(&d->sb, b);
-	rc = device_pwrite(d, b, BLOCK_SIZE, 0);
-	if (!rc)
-		rc = device_flush(d);
-	if (!rc)
-		rc = device_pwrite(d, b, BLOCK_SIZE, d->sb.size - BLOCK_SIZE);
-	return rc ? rc : device_flush(d);
+	rc = device_flush(d);
+	for (unsigned i = 0; i < 2 && !rc; i++) {
+		d->sb_first = first ^ i;
+		rc = device_pwrite(d, b, BLOCK_SIZE, d->sb_first ? d->sb.size - BLOCK_SIZE : 0);
+		if (!rc)
+			rc = device_flush(d);
+	}
+	return rc;
 }

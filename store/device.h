@@ -64,6 +64,7 @@ struct device {
 	uint64_t size;
 	bool buffered, needs_flush; /* needs_flush: volatile cache, or a file */
 	struct superblock sb;
+	unsigned sb_first; /* the copy to be written first: 0 at the start, 1 at the end */
 	int failed; /* first error that failed it; set from any thread, never cleared */
 	uint32_t read_streak; /* reads that failed since the last that did not */
 	char *faults; /* tests: a file that says what fails (device_fault) */

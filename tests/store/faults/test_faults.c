@@ -519,3 +519,30 @@ TEST(faults, each_operation_survives_each_fault_at_each_io)
 		fflush(stdout);
 	}
 }
+
+/* The second copy of a superblock is torn; then the next opening must not begin with the first. */
+TEST(faults, two_power_cuts_in_a_row_while_opening)
+{
+	static const struct operation open = {
+		.name = "open", .stage = OPENING, .prepare = prepare, .cut_off = true, .shards = 2};
+
+	signal(SIGABRT, on_abort);
+	if (!getenv("VERBOSE"))
+		log_set_level(LOG_ERROR + 1);
+	make_base(&open, env_number("SEED", 1));
+	for (uint64_t i = 0; i < 4 * 4 * 30; i++) {
+		load_base(&W, i + 1);
+		for (unsigned cut = 0; cut < 2; cut++) {
+			W.plan = (struct plan){.fault = VFAULT_CUT_DURING,
+					       .k = 1 + (cut ? i % 4 : i / 4 % 4),
+					       .writes = true};
+			world_fault(&W);
+			run_process(&W, "life", life_main, true);
+		}
+		W.plan.armed = false;
+		run_process(&W, "check", check_main, false);
+		EXPECT(W.check_ended);
+		simhost_end();
+	}
+	vimage_free(image);
+}

@@ -52,7 +52,7 @@ static enum vfault on_io(void *arg, const struct vio *io)
 		return VFAULT_NONE;
 	if (p->hit)
 		return p->for_ever && !strcmp(io->path, p->path) ? p->fault : VFAULT_NONE;
-	if (!fault_fits(p->fault, io->kind) || ++p->seen != p->k)
+	if (!fault_fits(p->fault, io->kind) || (p->writes && io->kind != VIO_WRITE) || ++p->seen != p->k)
 		return VFAULT_NONE;
 	p->hit = true;
 	p->what = *io;

@@ -43,7 +43,7 @@ struct plan { /* what goes wrong */
 	enum vfault fault;
 	bool for_ever;	      /* from then on, each I/O of that path */
 	uint64_t k;	      /* at the k-th I/O that the fault makes sense for; 0: never */
-	bool armed, hit;
+	bool armed, hit, writes; /* writes: no other I/O counts */
 	uint64_t seen;
 	struct vio what; /* what was hit; its path is a copy */
 	char path[64];
