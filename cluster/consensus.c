@@ -52,6 +52,7 @@
 #include "cluster/consensus_message.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 
 #define HEARTBEAT_MS       50
 #define ELECTION_MS        500
@@ -344,7 +345,7 @@ static void jump_to_timer(struct consensus *c, uint64_t left_ms)
 {
 	uint64_t left = timer_left_ms(c);
 
-	if (left > left_ms)
+	if (left > left_ms && rule(RULE_JUMP))
 		c->jump_ms += left - left_ms;
 	c->gone_mark = c->raft.election_timer_start;
 }

@@ -9,7 +9,7 @@ static bool conflicts(const struct range_entry *a, const struct range_entry *b)
 {
 	if (a->block >= b->block + b->blocks || b->block >= a->block + a->blocks)
 		return false;
-	return a->kind != b->kind || (a->kind == RANGE_MERGE && rule(RULE_MERGE_ALONE));
+	return (a->kind != b->kind && rule(RULE_RANGE)) || (a->kind == RANGE_MERGE && rule(RULE_MERGE_ALONE));
 }
 
 void range_queue_init(struct range_queue *q)

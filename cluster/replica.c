@@ -19,7 +19,6 @@ const struct replicator_times replicator_default_times = {
 	.ack_ms = 1000,
 	.silence_ms = 2000,
 	.slow_log_ms = 1000,
-	.shard_stall_ms = 200,
 };
 
 void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
@@ -232,6 +231,8 @@ static bool map_is_older(const struct object *o, const struct map_object *c)
 	const struct replicator *r = o->r;
 	const struct group *g;
 
+	if (!rule(RULE_PURGE))
+		return false;
 	if (c->epoch < o->gen || c->epoch < o->seen)
 		return true;
 	list_for_each(g, &r->groups, link)

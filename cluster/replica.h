@@ -33,9 +33,9 @@ struct replicator_hooks {
 /* Times of replication.md; the simulator and tests shrink nothing: these are the product's. */
 struct replicator_times {
 	uint32_t beacon_ms, beacon_idle_ms, lease_ms, grace_ms, commit_ms, session_gone_ms, ack_ms,
-		silence_ms, slow_log_ms, shard_stall_ms;
+		silence_ms, slow_log_ms;
 };
-/* 150 1000 450 600 50 300 1000 2000 1000 200 */
+/* 150 1000 450 600 50 300 1000 2000 1000 */
 extern const struct replicator_times replicator_default_times;
 
 struct replicator_config {

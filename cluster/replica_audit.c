@@ -148,6 +148,8 @@ static void compared(struct audit *a)
 	}
 	damage_found(a->r, a->o, a->page, a->theirs.damaged & ~a->mine.damaged);
 	blocks = compare(&a->mine, &a->theirs);
+	if (blocks && !rule(RULE_SOUND))
+		damage_found(a->r, a->o, a->page, blocks);
 	if (blocks && ++a->tries < TRIES)
 		return; /* a second look before it counts */
 	if (blocks)

@@ -121,6 +121,10 @@ uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all)
 	for (uint32_t i = 0; i < n && first + i < f->pages; i++) {
 		uint8_t *st = &f->page[first + i];
 
+		if (skip_all && *st == PAGE_CURRENT && !rule(RULE_NO_CREDIT)) {
+			mask |= (uint8_t)(1u << i);
+			continue;
+		}
 		if (skip_all && *st == PAGE_CURRENT) {
 			*st = PAGE_DIFFERS;
 			f->not_current++;
@@ -221,7 +225,9 @@ void fill_start(struct member *m, const struct msg_joined *j)
 	p->r->stats.syncing++;
 	/* The uncommitted tail counts: the target did not get it (Y2). */
 	f->folds =
-		(struct store_folds){.folds = f->mine, .regions = f->regions, .uncommitted = true};
+		(struct store_folds){.folds = f->mine,
+				     .regions = f->regions,
+				     .uncommitted = rule(RULE_UNCOMMITTED)};
 	f->comparing = true;
 	fill_hold(f);
 	rc = store_folds(p->object->store, &f->folds, &f->wait);
@@ -249,7 +255,7 @@ void fill_versions(struct member *m, const struct msg_versions *v)
 	if (f->stage != FILL_VERSIONS || !f->asked || f->comparing || v->region != f->region)
 		return;
 	f->their_versions = *v;
-	f->versions = (struct store_versions){.region = f->region, .uncommitted = true};
+	f->versions = (struct store_versions){.region = f->region, .uncommitted = rule(RULE_UNCOMMITTED)};
 	f->comparing = true;
 	fill_hold(f);
 	rc = store_page_versions(f->object->store, &f->versions, &f->wait);
@@ -305,7 +311,7 @@ static void differ(struct copy *c)
 			data |= 1ull << i;
 	c->version = a->version;
 	c->zero = a->zero & ~b->zero;
-	c->hole = a->hole & ~b->hole;
+	c->hole = rule(RULE_HOLES) ? a->hole & ~b->hole : 0;
 	/* What is lost here and is there, by its fingerprint, stays: it may be the last good copy. */
 	c->damaged = 0;
 	for (uint64_t m = a->damaged; m; m &= m - 1) {

@@ -142,11 +142,17 @@ static uint8_t attachment_status(struct io_op *op)
 	return a->revoked && rule(RULE_REVOKED) ? IO_FENCED : IO_OK;
 }
 
+static bool too_few_in_sync(const struct io_op *op)
+{
+	const struct map_volume *v = map_volume(op->r->map, object_volume(op->object->id));
+
+	return v && map_in_count(&op->object->config) < v->min_in_sync;
+}
+
 static uint8_t admission_status(struct io_op *op)
 {
 	const struct io_request *q = op->io->request;
 	struct object *o = op->object;
-	const struct map_volume *v = map_volume(op->r->map, object_volume(q->object));
 	struct primary *p = o ? o->primary : NULL;
 
 	if (!o || !o->listed)
@@ -166,9 +172,9 @@ static uint8_t admission_status(struct io_op *op)
 		return object_is_primary(o) ? IO_RETRY : IO_NOT_PRIMARY;
 	if (p->state != PRIMARY_SERVE || p->moving)
 		return IO_RETRY;
-	if (q->epoch < p->tenure)
+	if (q->epoch < p->tenure && rule(RULE_REQUEST_TENURE))
 		return IO_STALE_EPOCH;
-	if (v && map_in_count(&o->config) < v->min_in_sync)
+	if (too_few_in_sync(op))
 		return IO_RETRY;
 	return attachment_status(op);
 }
@@ -297,7 +303,7 @@ static int op_merge(struct io_op *op)
 		memset(op->data.data + at, 0, op->length);
 	fps = (struct fp128 *)op->fp_buf->data;
 	for (uint32_t i = 0; i < op->blocks; i++)
-		fps[i] = hash_block(op->data.data + i * BLOCK_SIZE);
+		fps[i] = rule(RULE_MERGED_FP) ? hash_block(op->data.data + i * BLOCK_SIZE) : op->read.fps[i];
 	op->out.payload = slice_ref(op->data);
 	op->out.fps = fps;
 	/* It stays alone in its range until it has its version: what is behind it may not come
@@ -365,7 +371,7 @@ static int op_append(struct io_op *op)
 			: op->merge || op->kind == IO_WRITE ? RECORD_WRITE
 			: op->kind == IO_TRIM             ? RECORD_TRIM
 							  : RECORD_ZEROES,
-		.version = {p->tenure, p->last.seq + 1},
+		.version = {p->tenure, p->last.seq + (rule(RULE_NO_GAP) ? 1 : 2)},
 		.commit = p->commit,
 		.block = op->block,
 		.blocks = op->blocks,
@@ -422,7 +428,8 @@ static int op_gate(struct io_op *op)
 
 	if (status != IO_OK)
 		return op_answer_with(op, status);
-	if (p->state != PRIMARY_SERVE)
+	/* Also what was admitted before: a member may have been dropped while it waited. */
+	if (p->state != PRIMARY_SERVE || (too_few_in_sync(op) && rule(RULE_MIN_IN_SYNC)))
 		return op_answer_with(op, IO_RETRY);
 	switch (rule(RULE_RETRY) && !op->mend ? store_retry_lookup(op->object->store, q->attachment,
 						      q->attach_epoch, q->request, &v)
@@ -438,7 +445,7 @@ static int op_gate(struct io_op *op)
 	case RETRY_NEW:
 		break;
 	}
-	if (!primary_leased(p, &what)) {
+	if (!primary_leased(p, &what) && rule(RULE_WRITE_LEASE)) {
 		if (op->gate_us && loop_mono_us(op->r->loop) - op->gate_us > LEASE_WAIT_US)
 			return op_answer_with(op, IO_RETRY);
 		return op_park(op, what);
@@ -554,6 +561,8 @@ static int op_error(struct io_op *op, int rc)
 	if (rc == -ERR_DAMAGED || rc == -ERR_CORRUPT)
 		return op_answer_with(op, IO_MEDIUM_ERROR);
 	/* W5: what was logged, or may have been, is never answered with an error. */
+	if (!rule(RULE_LOGGED))
+		return op_answer_with(op, IO_MEDIUM_ERROR);
 	object_fail(op->object, rc);
 	return PENDING; /* the tenure has ended, and with it this operation */
 }

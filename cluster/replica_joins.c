@@ -11,7 +11,8 @@
 struct member *primary_member(struct primary *p, const struct session *s, uint32_t join)
 {
 	for (unsigned i = 0; i < p->member_count; i++)
-		if (p->member[i].session == s && p->member[i].join == join &&
+		if (p->member[i].session == s &&
+		    (p->member[i].join == join || !rule(RULE_JOIN_NUMBER)) &&
 		    p->member[i].state != MEMBER_IDLE)
 			return &p->member[i];
 	return NULL;
@@ -168,8 +169,8 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		return;
 	}
 	/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
-	if (j->last.seq < m->acked.seq || j->last.seq < p->commit.seq ||
-	    j->last.seq > p->last.seq) {
+	if ((j->last.seq < m->acked.seq || j->last.seq < p->commit.seq || j->last.seq > p->last.seq) &&
+	    rule(RULE_LOST)) {
 		if (!o->config.unsure) /* else it was not there, and no fault */
 			replica_event(s->r, 2, "REPLICA_LOST_DATA",
 			      "object %llx: the replica on node %u, group %u ends at "
@@ -186,7 +187,7 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	     n = n->next) {
 		struct outgoing *out = list_entry(n, struct outgoing, link);
 
-		if (out->record.version.seq > j->last.seq)
+		if (out->record.version.seq > j->last.seq && rule(RULE_RESEND))
 			primary_send(p, m, out);
 	}
 	primary_check(p);

@@ -298,7 +298,8 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	last = store_last(o->store);
 	/* JOINED says what is durable: the header is put again whenever something before it, an
 	 * earlier header or a record of an earlier join, may still be on its way to the disk. */
-	if (version_cmp(last, cut) > 0 || !same_table(store_header(o->store), m) || o->in.puts ||
+	if (version_cmp(last, cut) > 0 ||
+	    (!same_table(store_header(o->store), m) && rule(RULE_SEEN)) || o->in.puts ||
 	    version_cmp(store_durable(o->store), last) < 0) {
 		o->in.puts++;
 		j->putting = true;
@@ -466,7 +467,7 @@ void inbound_replicate(struct session *s, const struct msg_replicate *m, struct 
 		take_commit(o, rec->commit);
 		return;
 	}
-	if (has_seq && in->next_seq && rec->version.seq != in->next_seq) {
+	if (has_seq && in->next_seq && rec->version.seq != in->next_seq && rule(RULE_IN_ORDER)) {
 		drop(s, m);
 		if (rec->version.seq > in->next_seq)
 			inbound_end(o, NAK_GAP);

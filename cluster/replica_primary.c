@@ -458,7 +458,7 @@ bool primary_tick(struct primary *p, uint64_t now)
 		}
 	}
 	/* W5: a primary that cannot log gives up its place. */
-	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 &&
+	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 && rule(RULE_SLOW_LOG) &&
 	    now - o->proposed_us >= PROPOSE_AGAIN_US) {
 		o->proposed_us = now;
 		propose_resign(o);

@@ -42,7 +42,7 @@ static bool member_credit(struct io_op *op, struct member *m, uint64_t need, boo
 {
 	struct credit *c = credit_find(m->session->theirs, &m->session->their_count, m->id.group);
 
-	if (c && credit_left(c) >= need)
+	if (c && (credit_left(c) >= need || !rule(RULE_CREDIT)))
 		return true;
 	if (c && c->full)
 		*full |= held_long_enough(op, c->full_us);

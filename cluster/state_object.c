@@ -124,7 +124,7 @@ static enum object_refusal takeover(struct state *s, struct map_object *o,
 		return OBJ_NOT_MEMBER;
 	if (!o->member[found].in && rule(RULE_ONLY_IN))
 		return OBJ_NOT_IN;
-	if (!state_node_current(s, ch->node, ch->incarnation))
+	if (!state_node_current(s, ch->node, ch->incarnation) && rule(RULE_CURRENT))
 		return OBJ_INCARNATION;
 	if (ch->proposer != ch->node && member_owner(s, &o->member[old]) != ch->proposer)
 		return OBJ_NOT_MEMBER;
@@ -192,7 +192,7 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 
 	if (!o)
 		return OBJ_NO_OBJECT;
-	if (o->epoch != ch->epoch)
+	if (o->epoch != ch->epoch && rule(RULE_EPOCH))
 		return OBJ_CONFLICT;
 	if (state_epoch_full(o))
 		return OBJ_EPOCH_LIMIT;

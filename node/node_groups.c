@@ -9,6 +9,7 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/base/rules.h"
 #include "node/node_group.h"
 
 #define GROUP_TIMER_US 1000000u
@@ -108,7 +109,7 @@ static int open_blocking(const struct node *n, struct node_group *g)
 		  "group=%u lost=%s", g->number, err_name(rc));
 	g->kept = rc == -ERR_LOG_LOST;
 	cfg.as_is = false;
-	rc = store_reset(&cfg, g->set.incarnation + 1, g->kept);
+	rc = store_reset(&cfg, g->set.incarnation + rule(RULE_REGROUP), g->kept);
 	if (rc)
 		return rc;
 	g->set.incarnation++;

@@ -4,6 +4,7 @@
  * of its records (I2), nor store a block that does not match its fingerprint (I12). */
 #include <stdlib.h>
 
+#include "node/base/rules.h"
 #include "node/loop/failpoint.h"
 #include "store/codec.h"
 #include "store/prepare.h"
@@ -81,7 +82,7 @@ static int round_add(struct tier *t, struct round *r, struct destage_batch *b)
 		struct tobj *o = tobj_find(t, p->object);
 		struct work_page *w = &r->work[r->work_count];
 
-		p->skipped = !o || o->gen != p->gen || o->state != OBJECT_LIVE;
+		p->skipped = !o || (o->gen != p->gen && rule(RULE_GENERATION)) || o->state != OBJECT_LIVE;
 		if (p->skipped) {
 			log_warn("tier", "records of a replica that is not here are dropped (I7)",
 				 "object=%llu generation=%u", (unsigned long long)p->object,
@@ -136,7 +137,7 @@ static void page_apply(struct tier *t, struct round *r, struct destage_batch *b,
 
 	/* Replay (Y4): what the page has already is not applied again, but a whole copy may repair.
 	 */
-	p->skipped = order <= 0 && !damaged;
+	p->skipped = order <= 0 && !damaged && rule(RULE_REPLAY);
 	p->old = w->old;
 	w->untold = p->skipped;
 	if (p->skipped)
@@ -186,6 +187,8 @@ static void payload_begin(struct tier *t, struct payload *p)
 static void payload_bad(struct tier *t, struct round *r, struct payload *p, uint64_t *damaged)
 {
 	payload_begin(t, p);
+	if (!rule(RULE_BAD_STAYS))
+		return;
 	p->w->page->entry[p->block->index].word = MAP_DAMAGED;
 	txn_entry_set(t, p->w, p->block->index, MAP_DAMAGED, 1);
 	log_error("tier", "a block to be stored does not match its fingerprint; it is damaged here",

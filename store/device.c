@@ -564,8 +564,8 @@ int device_write_superblock(struct device *d)
 	unsigned first = d->sb_first;
 	int rc;
 
-	/* One copy at a time, flushed, and first the one that may be torn already: at each moment the other is
-	 * whole. The one that was read may be of a process that died before its flush. */
+	/* One copy at a time, flushed, and first the one that may be torn already: at each moment the other
+	 * is whole. The one that was read may be of a process that died before its flush. */
 	d->sb.sequence++;
 	superblock_encode(&d->sb, b);
 	rc = device_flush(d);

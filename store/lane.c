@@ -104,7 +104,7 @@ static uint64_t oldest_now(const struct lane *l)
 static bool may_take(const struct lane *l, const struct log_pool *p, enum lane_class class)
 {
 	unsigned quota = p->count / p->lanes,
-		 keep = class == LANE_ORDINARY ? 2 : class == LANE_TRIM;
+		 keep = !rule(RULE_RESERVE) ? 0 : class == LANE_ORDINARY ? 2 : class == LANE_TRIM;
 
 	if (class >= LANE_RESERVE)
 		return p->free > (class == LANE_RESERVE);
@@ -214,6 +214,8 @@ void lane_release(struct lane *l, uint64_t oldest)
 	if (oldest > l->oldest)
 		l->oldest = oldest;
 	l->releasing++;
+	if (!rule(RULE_NAMED))
+		free_released(l, oldest);
 	l->name_release = true;
 	turn_end_arm(l->shard->loop, &l->turn, TURN_LOG);
 }

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "node/base/rules.h"
 #include "store/store_impl.h"
 
 static uint64_t page_hash(const struct store_object *o, uint32_t page)
@@ -273,6 +274,8 @@ void index_apply(struct shard *sh, const struct log_tail *t)
 				pos += n;
 				fps += n;
 			}
+		} else if (!rule(RULE_SKIPPED)) {
+			page_took(sh, page_for(sh, t, b / PAGE_BLOCKS, &fresh), t);
 		}
 		b = stop;
 	}
@@ -328,7 +331,7 @@ struct page_node *page_check(struct shard *sh, struct page_node *p, const struct
 	p->unchecked = false;
 	p->base_known = true;
 	p->base = map->version;
-	if (!map->version.seq)
+	if (!map->version.seq || !rule(RULE_REPLAY))
 		return p;
 	return drop_upto(sh, p, map->version, tier_damage(sh->store->tier, map) != 0);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "node/base/rules.h"
 #include "node/loop/gather.h"
 #include "store/codec.h"
 
@@ -166,7 +167,7 @@ static void chunk_run(struct prepare *w, struct chunk *c, struct gather *g)
 		if (!p->unread && p->fp.lo != p->block->fp64 &&
 		    !device_pread(p->block->log_device, p->data, BLOCK_SIZE, p->block->log_off))
 			p->fp = hash_block(p->data);
-		p->bad = p->unread || p->fp.lo != p->block->fp64;
+		p->bad = p->unread || (p->fp.lo != p->block->fp64 && rule(RULE_DESTAGE_CHECK));
 		p->zero = !p->bad && is_zero(p);
 		/* What is stored already most likely need not be compressed. */
 		if (p->bad || p->zero || !p->compression || !w->compress || p->was_packed ||

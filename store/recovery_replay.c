@@ -210,7 +210,7 @@ static int replay_batch(struct recovery *rc, uint32_t seg, uint32_t at,
 		if (log_record_decode(&in, &lr, &fps) || used + lr.fp_count > h->payload_blocks)
 			return -ERR_CORRUPT;
 		o = find(&s->shards[lr.object % s->shard_count], lr.object);
-		if (o && o->gen == lr.gen) {
+		if (o && (o->gen == lr.gen || !rule(RULE_GENERATION))) {
 			if (!record_is_header(lr.r.kind)) {
 				replay_data(o, &lr, fps,
 					    lr.fp_count ? pos + h->header_blocks + used : pos);

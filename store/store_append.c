@@ -305,7 +305,7 @@ void object_encode(struct store_object *o, bool for_map, struct writer *w)
 		if (version_cmp(o->durable, st.h.commit) < 0)
 			st.h.commit = o->durable;
 		upto = st.h.commit;
-		if (!o->page_count && version_cmp(o->destaged, st.h.commit) < 0)
+		if ((!o->page_count || !rule(RULE_DESTAGED)) && version_cmp(o->destaged, st.h.commit) < 0)
 			st.destaged = st.h.commit;
 	}
 	stored_header_encode(&st, &o->retry, upto, w);

@@ -474,12 +474,13 @@ static void release(struct shard *sh, uint32_t fill)
 		if (seg == sh->lane.seg)
 			return;
 		if (!legacy &&
-		    (atomic_load(&s->legacy_left) || g->last_batch > sh->lane.durable_seq))
+		    ((atomic_load(&s->legacy_left) && rule(RULE_LANES_EMPTY)) ||
+		     g->last_batch > sh->lane.durable_seq))
 			return;
 		if (ss->live && list_empty(&ss->dirty) && !sh->destages_busy &&
 		    (fill >= FILL_MOVE || starved(sh)))
 			shard_move_tails(sh, seg);
-		if (ss->live || ss->readers || !headers_saved(sh, seg))
+		if (ss->live || (ss->readers && rule(RULE_LOG_READERS)) || !headers_saved(sh, seg))
 			return;
 		release_segment(sh, seg);
 	}

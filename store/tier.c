@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "node/base/rules.h"
 #include "store/prepare.h"
 #include "store/tier_internal.h"
 
@@ -90,7 +91,7 @@ static int check_commit(struct tier *t)
 
 	if (t->seg.header_incarnation > t->map_incarnation)
 		return map_lost(0, "segments were written by a later incarnation of the group");
-	if (commit >= seen)
+	if (commit >= seen || !rule(RULE_KV_COMMIT))
 		return 0;
 	log_error("tier", "the map database has lost commits that log or segments know of",
 		  "commit=%llu log=%llu segments=%llu", (unsigned long long)commit,

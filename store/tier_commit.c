@@ -152,6 +152,8 @@ static void load_one(void *arg, unsigned i, int rc, const void *value, size_t le
 			return;
 		}
 	}
+	if (rc == -ERR_NOT_FOUND && !rule(RULE_REGION))
+		return;
 	if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT) {
 		/* I11: the region says it exists. What was in it is lost, and said to be. */
 		log_error("tier", "a map page is missing or damaged; its blocks count as damaged",
@@ -344,7 +346,7 @@ void txn_page(struct tier *t, struct work_page *w)
 		struct tobj_region *r = txn_region(t, w->o, w->index / REGION_PAGES);
 		uint64_t bit = 1ull << w->index % REGION_PAGES;
 
-		if (r->next.mask & bit)
+		if (r->next.mask & bit && rule(RULE_FOLD))
 			r->next.fold ^= store_fold_term(w->index, w->old);
 		r->next.mask |= bit;
 		r->next.fold ^= store_fold_term(w->index, p->version);

@@ -4,6 +4,7 @@
  * page overtakes is made again. */
 #include <stdlib.h>
 
+#include "node/base/rules.h"
 #include "store/tier_internal.h"
 
 static uint64_t page_hash(uint64_t object, uint32_t page)
@@ -276,6 +277,9 @@ static void fetch_done(struct tier_shard *s, struct fetch *f)
 			return;
 		}
 		f->out = c->page;
+		rc = 0;
+	} else if (rc == -ERR_NOT_FOUND && !rule(RULE_REGION)) {
+		memset(&f->out, 0, sizeof(f->out));
 		rc = 0;
 	} else if (rc == -ERR_NOT_FOUND || rc == -ERR_CORRUPT) {
 		log_error("tier", "a map page that exists cannot be read (I11)",

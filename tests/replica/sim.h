@@ -55,6 +55,7 @@ struct sim_proc {      /* a node: its host and its process */
 struct sim_plan {
 	uint64_t seed;
 	unsigned nodes, copies, clients, ops_per_client, depth;
+	unsigned min_in_sync; /* 0: 1 */
 	uint64_t fault_us; /* faults happen until then */
 	double crash, power, pause, cut, reset, slow_disk, no_leader, log_lost, damage, pause_long,
 		suspect, blackout, move, stop, fail;

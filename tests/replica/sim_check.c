@@ -84,6 +84,32 @@ const char *sim_history_check(void)
 }
 
 /* At no instant do two processes serve one object with leases from all of their want. */
+/* W1: with fewer in sync than the policy asks for, as its primary has applied it, an object takes no
+ * writes. */
+static void check_min_in_sync(const struct sim_proc *p, uint32_t index)
+{
+	static struct {
+		uint64_t history, seq;
+		uint32_t tenure;
+		unsigned life;
+	} below[SIM_NODES_MAX + 1][SIM_OBJECTS];
+	const struct object *o = object_find(p->r, object_id(sim.volume, index));
+	const struct primary *pr = o ? o->primary : NULL;
+
+	if (!pr || pr->state != PRIMARY_SERVE || map_in_count(&o->config) >= sim.plan.min_in_sync) {
+		below[p->node][index].history = 0;
+		return;
+	}
+	if (below[p->node][index].history == sim.plan.seed + 1 && below[p->node][index].life == p->life &&
+	    below[p->node][index].tenure == pr->tenure && below[p->node][index].seq < pr->last.seq)
+		sim_fail("object %u: node %u takes a write with %u of %u copies in sync", index, p->node,
+			 map_in_count(&o->config), sim.plan.min_in_sync);
+	below[p->node][index].history = sim.plan.seed + 1;
+	below[p->node][index].life = p->life;
+	below[p->node][index].tenure = pr->tenure;
+	below[p->node][index].seq = pr->last.seq;
+}
+
 void sim_check_single_primary(void)
 {
 	if (sim.plan.clock_stops) /* then a lease is no more than an opinion (N6) */
@@ -98,6 +124,8 @@ void sim_check_single_primary(void)
 						   : NULL;
 			bool leased = o && o->primary && o->primary->state == PRIMARY_SERVE;
 
+			if (o)
+				check_min_in_sync(p, i);
 			for (unsigned k = 0; leased && k < o->primary->member_count; k++) {
 				const struct member *m = &o->primary->member[k];
 

@@ -783,7 +783,7 @@ static void add_volume(void)
 	v->size = v->object_size * SIM_OBJECTS;
 	v->objects = SIM_OBJECTS;
 	v->copies = (uint8_t)sim.plan.copies;
-	v->min_in_sync = 1;
+	v->min_in_sync = (uint8_t)MAX(1, sim.plan.min_in_sync);
 	for (unsigned o = 0; o < SIM_OBJECTS; o++)
 		for (unsigned k = 0; k < sim.plan.copies; k++)
 			placement[n++] = (struct map_member){

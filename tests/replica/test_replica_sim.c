@@ -54,6 +54,7 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	/* What nodes in pausable guests need; whoever needs it not may have it, too. */
 	p->clock_stops = rng_chance(&r, 0.3);
 	p->confirm_reads = p->clock_stops || rng_chance(&r, 0.1);
+	p->min_in_sync = rng_chance(&r, 0.3) ? 2 : 1;
 }
 
 /* Rough weather: nearly everything at once, for planted faults. */
@@ -82,6 +83,7 @@ static void plan_rough(struct sim_plan *p, uint64_t seed)
 	p->partial = p->trims = p->clock_stops = p->confirm_reads = false;
 	p->move = seed % 4 ? 0 : 0.5;
 	p->stop = 0;
+	p->min_in_sync = 1;
 }
 
 /* Little else happens than that hosts stand still: what they believe afterwards must meet a moment in which
@@ -265,6 +267,15 @@ static int run_many(uint64_t from, uint64_t count, double budget_s, const struct
 	return 0;
 }
 
+static bool run_with_policy(uint64_t seed)
+{
+	struct sim_plan p;
+
+	plan_rough(&p, seed);
+	p.min_in_sync = 2;
+	return sim_run(&p);
+}
+
 /* Each rule left out must be noticed within so many histories. */
 static int plant(uint64_t tries, unsigned only)
 {
@@ -272,6 +283,7 @@ static int plant(uint64_t tries, unsigned only)
 		enum rule rule;
 		unsigned from; /* near a seed that showed it once; the search goes on from there */
 		const char *name;
+		bool (*run)(uint64_t seed); /* NULL: rough weather */
 	} rules[] = {
 		{RULE_ACK_ALL, 20, "acknowledged before all of want (W4)"},
 		{RULE_READ_LEASE, 1992, "read without a lease check with the data in hand (Q2)"},
@@ -286,12 +298,20 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_SKIP, 370, "new writes to stale pages (Y1)"},
 		{RULE_TOUCHED, 964, "page made current by an old comparison (Y2)"},
 		{RULE_UPTIME, 762, "serving before it was up for the grace time (T2)"},
-		{RULE_REPAIR, 1, "repair from a replica that is still being filled (Q3)"},
+		{RULE_REPAIR, 1, "repair from a replica that is still being filled (Q3)",
+		 sim_case_repair},
 		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
-		{RULE_KEEP, 1, "a planned move that drops the old primary (T3)"},
+		{RULE_KEEP, 1, "a planned move that drops the old primary (T3)", sim_case_move},
 		{RULE_FENCED, 80, "FENCED by a primary that goes on (N5)"},
 		{RULE_CONFIRM, 1, "reads not confirmed where a clock may stop (N6)"},
 		{RULE_CONFIRM_ALL, 1, "reads confirmed by one member only (N6)"},
+		{RULE_PURGE, 20, "purged by an old map (A3)", sim_case_old_map},
+		{RULE_RANGE, 20, "reads and writes of a range do not wait (Q1)"},
+		{RULE_NO_CREDIT, 290, "skipped for want of credit and yet current (Y5)"},
+		{RULE_SLOW_LOG, 1, "a primary that cannot log stays (W5)", sim_case_slow_log},
+		{RULE_MIN_IN_SYNC, 750, "writes with fewer copies in sync than asked for (W1)",
+		 run_with_policy},
+		{RULE_SEEN, 1, "JOINED before it is durable (T1)"},
 	};
 	int missed = 0;
 
@@ -310,6 +330,7 @@ static int plant(uint64_t tries, unsigned only)
 			      : rules[k].rule == RULE_CONFIRM ? sim_case_stopped(i, true)
 			      : rules[k].rule == RULE_CONFIRM_ALL ? sim_case_stopped_alone(i)
 							   : sim_run(&p)))
+			if (!(rules[k].run ? rules[k].run(i) : sim_run(&p)))
 				break;
 		}
 		rule_left_out = RULE_NONE;

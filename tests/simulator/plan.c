@@ -242,6 +242,13 @@ void sim_plan_return(struct sim_plan *p, uint64_t seed)
 	plan_shape(p, seed, SHAPE(RETURN));
 }
 
+void sim_plan_trims(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, SHAPE(RETURN));
+	p->trims = true;
+	p->wide = true;
+}
+
 void sim_plan_dark(struct sim_plan *p, uint64_t seed)
 {
 	plan_shape(p, seed, SHAPE(DARK));
@@ -274,7 +281,7 @@ static const struct {
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(full),  NAMED(cut_off), NAMED(lag),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
-	NAMED(at_io),    NAMED(full_log),
+	NAMED(at_io),    NAMED(full_log), NAMED(trims),
 #undef NAMED
 };
 

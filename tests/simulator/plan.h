@@ -63,6 +63,7 @@ sim_plan_fn sim_plan_lag;
 sim_plan_fn sim_plan_full_log;
 sim_plan_fn sim_plan_reborn;
 sim_plan_fn sim_plan_return;
+sim_plan_fn sim_plan_trims; /* the same, with many trims */
 sim_plan_fn sim_plan_dark;
 sim_plan_fn sim_plan_stall;
 sim_plan_fn sim_plan_stumble;

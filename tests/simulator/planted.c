@@ -34,6 +34,15 @@ static const struct planted {
 	P(COPY_ORDER, "return"),
 	P(READ_LEASE, "cut_off"),
 	P(WANT, "lag"),
+	P(WRITE_LEASE, "rough"),
+	P(SEEN, "reborn"),
+	P(UNCOMMITTED, "return"),
+	P(SKIPPED, "return"),
+	P(FOLD, "return"),
+	P(HOLES, "trims"),
+	P(MERGED_FP, "partial"),
+	P(LOGGED, "from_seed"),
+	P(RESERVE, "full_log"),
 	RARE(LEASE_SHORT, "rough", TRIES),
 	RARE(DROP_APPLIED, "rough", TRIES),
 	RARE(OWN_TENURE, "rough", TRIES),
@@ -53,6 +62,9 @@ static const struct planted {
 	RARE(LANE_ORDER, "dark", 200),
 	RARE(TAKE_ALL, "lag", 400),
 	RARE(CLOCK, "stall", 500),
+	RARE(NO_CREDIT, "full_log", TRIES),
+	RARE(NO_GAP, "rough", TRIES),
+	RARE(DESTAGED, "log", TRIES),
 #undef P
 #undef RARE
 };
