@@ -22,16 +22,18 @@ static const struct row {
 	const char *name, *program, *test;
 } rows[] = {
 #define P(name, program, test) {RULE_##name, #name, program, test}
+	P(EPOCH, "rules_state", "object.a_stale_epoch_is_a_conflict"),
+	P(CURRENT, "rules_state", "object.a_dead_nodes_incarnation_is_banned"),
 	P(JUMP, "rules_failover", "failover.told_that_the_leader_is_gone"),
 	P(REPLAY, "rules_tier", "tier.replayed_and_foreign_records_change_nothing"),
 	P(SKIPPED, "rules_log", "store.skip_and_copy"),
-	P(DESTAGED, "rules_log", "model.with_cache_device"),
-	P(EPOCHS_HOLD, "rules_whole", "model.with_cache_device"),
+	P(EPOCHS_HOLD, "rules_whole", "model."),
 	P(GENERATION, "rules_log", "store.deleted_objects_stay_away"),
 	P(READERS, "rules_tier", "races.a_freed_segment_waits_for_its_readers"),
 	P(REGION, "rules_tier", "tier.a_lost_page_row_is_damage_not_zeros"),
 	P(REGION, "rules_tier", "scrub.a_lost_map_row_is_damage_and_counted_anew"),
 	P(BAD_STAYS, "rules_tier", "tier.damaged_log_payload_is_damaged_not_stored"),
+	P(DESTAGE_CHECK, "rules_tier", "tier.damaged_log_payload_is_damaged_not_stored"),
 	P(KV_COMMIT, "rules_tier", "tier.a_lost_or_older_database_is_said_to_be_lost"),
 	P(FOLD, "rules_tier", "tier.keeps_what_was_destaged_with_mixed_policies"),
 #undef P

@@ -414,6 +414,7 @@ int h_batch_wait(struct h_batch *b)
 
 	call_wait(&b->call);
 	rc = b->call.rc;
+	b->h->damaged = b->b.damaged;
 	/* Only what it changed: another batch may have ended since it was made. */
 	for (unsigned i = 0; i < b->b.page_count && !rc; i++) {
 		struct model_page *m = &b->m->page[b->objects[i]][b->pages[i].page];

@@ -21,6 +21,7 @@ struct model {
 };
 
 struct harness {
+	uint64_t damaged; /* blocks of the batch that ended last */
 	char dir[512], meta[600];
 	unsigned shards;
 	struct device cap[2], log;

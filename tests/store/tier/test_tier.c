@@ -194,6 +194,7 @@ TEST(tier, damaged_log_payload_is_damaged_not_stored)
 	b->after[0].seed[2] = H_DAMAGED;
 	EXPECT_OK(device_pwrite(&h.log, junk, BLOCK_SIZE, b->blocks[1].log_off));
 	EXPECT_OK(h_batch_run(b));
+	EXPECT_EQ(h.damaged, 1); /* said when it was stored, not by who reads it (I12) */
 	EXPECT_EQ(h_compare(&h, m, false), 1);
 	/* A whole copy of the same version repairs it. */
 	b = h_batch_new(&h, m, 0);
