@@ -184,7 +184,8 @@ int sim_batch(const struct batch *b)
 	       "reads), %llu kills, "
 	       "%llu power cuts, %llu pauses, %llu silences, %llu resets, %llu late requests, %llu "
 	       "rotten bits, "
-	       "%llu I/O errors, %llu maps lost, %llu maps damaged, %llu groups that were to fail, "
+	       "%llu I/O errors, %llu failed writes of one of two devices, %llu maps lost, "
+	       "%llu maps damaged, %llu groups that were to fail, "
 	       "%llu fences, %llu joins, %llu resizes, %llu refusals for lack of space, %llu events\n",
 	       (unsigned long long)histories, (unsigned long long)b->from,
 	       (unsigned long long)failures, sim_wall_s() - start, (unsigned long long)totals.ops,
@@ -192,7 +193,8 @@ int sim_batch(const struct batch *b)
 	       (unsigned long long)totals.cuts, (unsigned long long)totals.pauses,
 	       (unsigned long long)totals.blocks, (unsigned long long)totals.resets,
 	       (unsigned long long)totals.duplicates, (unsigned long long)totals.rot,
-	       (unsigned long long)totals.eio, (unsigned long long)totals.reformats,
+	       (unsigned long long)totals.eio, (unsigned long long)totals.device_fails,
+	       (unsigned long long)totals.reformats,
 	       (unsigned long long)totals.map_damages, (unsigned long long)totals.group_fails,
 	       (unsigned long long)totals.fences, (unsigned long long)totals.joins,
 	       (unsigned long long)totals.resizes, (unsigned long long)totals.full,

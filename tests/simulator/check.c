@@ -89,7 +89,7 @@ static void check_durable(uint64_t id)
 
 static bool bytes_are_hurt(void)
 {
-	return sim.plan.rot > 0 || sim.plan.eio > 0;
+	return sim.plan.rot > 0 || sim.plan.eio > 0 || sim.plan.device > 0;
 }
 
 void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
@@ -438,7 +438,7 @@ static void audit_node(struct sim_node *s)
 	sim_audit_start(s->proc, g->store, &a);
 	if (!simhost_run(audited, &a, simhost_now_us() + 20 * SIM_S))
 		sim_fail("node %u: the recount does not end", s->number);
-	else if (a.differences || (a.bad_blocks && !sim.plan.rot && !sim.plan.eio))
+	else if (a.differences || (a.bad_blocks && !bytes_are_hurt()))
 		sim_fail("node %u: a recount of its map differs in %llu places, %llu bad blocks",
 			 s->number, (unsigned long long)a.differences,
 			 (unsigned long long)a.bad_blocks);
@@ -569,6 +569,10 @@ void sim_describe(char *text, size_t size)
 					   : "down",
 			s->incarnation, st.role, st.leader, (unsigned long long)st.term,
 			(unsigned long long)st.applied);
+		t.at += (size_t)snprintf(text + t.at, size - t.at, " last %llu, voters",
+					 (unsigned long long)st.last);
+		for (unsigned k = 0; k < st.voters; k++)
+			t.at += (size_t)snprintf(text + t.at, size - t.at, " %u", st.voter[k]);
 		t.at += describe_space(s, text + t.at, size - t.at);
 	}
 	for (uint32_t i = 0; i < sim.plan.objects && t.at + 300 < size; i++)

@@ -279,7 +279,7 @@ static void op_failed(struct op *op, int rc)
 		sim.last_again |= op->last;
 		break;
 	case -ERR_DAMAGED:
-		if (!sim.plan.rot && !sim.plan.eio)
+		if (!sim.plan.rot && !sim.plan.eio && !sim.plan.device)
 			sim_fail("%s: a block cannot be produced, and no disk was hurt",
 				 d->c->name);
 		d->c->left++;

@@ -210,6 +210,11 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 	set->role[0] = DEVICE_CACHE;
 	set->role[1] = DEVICE_CAPACITY;
 	set->device_count = 2;
+	if (sim.plan.two_devices) {
+		set->devices[2] = xstrdup(SIM_DATA2);
+		set->role[2] = DEVICE_CAPACITY;
+		set->device_count = 3;
+	}
 	set->metadata_dir = xstrdup(SIM_DB);
 	set->uuid = s->group;
 	out->count = 1;
@@ -228,7 +233,7 @@ int diskgroup_find(const char *state_dir, const struct identity *id, struct disk
 	return 0;
 }
 
-/* A simulated host keeps its two devices: none is absent for a while, none is replaced. */
+/* A simulated host keeps its devices: none is absent for a while, none is replaced. */
 void diskgroup_set_copy(struct diskgroup_set *to, const struct diskgroup_set *from)
 {
 	*to = *from;

@@ -4,7 +4,7 @@
  * as well:
  *   - the map is lost only while no object lists the node's replica as in, or, while the node works,
  *     while each object has a replica in elsewhere
- *   - bits rot only while every object has all members in
+ *   - bits rot, and a capacity device fails, only while every object has all members in
  * A client may be told of a bad block only if the hurt node's replica was the last one in since. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +258,12 @@ static void fault_rot(struct sim_node *s)
 	}
 }
 
+/* Of two, which the product then does without. */
+static bool loses_device(const struct vio *io)
+{
+	return sim.plan.two_devices && (!strcmp(io->path, SIM_DATA) || !strcmp(io->path, SIM_DATA2));
+}
+
 static enum vfault disk_fault(void *arg, const struct vio *io)
 {
 	struct sim_node *s = arg;
@@ -268,8 +274,13 @@ static enum vfault disk_fault(void *arg, const struct vio *io)
 		return s->ends_how;
 	}
 	if (simhost_now_us() > s->io_fault_until || strcmp(io->path, s->io_fault_path) ||
-	    io->kind != s->io_fault_kind || !sim_chance(0.3))
+	    io->kind != s->io_fault_kind || !sim_chance(loses_device(io) ? 1 : 0.3))
 		return VFAULT_NONE;
+	if (loses_device(io)) {
+		if (!sim_node_serves(s) || !all_in())
+			return VFAULT_NONE;
+		sim.counts.device_fails += io->kind != VIO_READ;
+	}
 	sim.counts.eio++;
 	return VFAULT_EIO;
 }
@@ -289,6 +300,16 @@ static void fault_eio(struct sim_node *s)
 	io_fails(s, VIO_READ, SIM_DATA, sim_rand(10, 800) * SIM_MS);
 }
 
+static void fault_device(struct sim_node *s)
+{
+	static const enum vio_kind kinds[] = {VIO_WRITE, VIO_WRITE, VIO_WRITE, VIO_FLUSH, VIO_READ};
+
+	if (simhost_now_us() < s->io_fault_until)
+		return;
+	io_fails(s, kinds[sim_rand(0, 4)], sim_chance(0.5) ? SIM_DATA : SIM_DATA2,
+		 sim_rand(500, 4000) * SIM_MS);
+}
+
 static bool others_in(const struct sim_node *s);
 
 /* Something by which a disk group fails at work. Nothing that was acknowledged is lost by it; the map may be
@@ -300,7 +321,7 @@ static void fault_group(struct sim_node *s)
 		const char *path;
 	} way[] = {{VIO_DB_COMMIT, SIM_DB}, {VIO_WRITE, SIM_CACHE}, {VIO_FLUSH, SIM_CACHE},
 		   {VIO_WRITE, SIM_DATA}};
-	unsigned i = (unsigned)sim_rand(0, ARRAY_LEN(way) - 1);
+	unsigned i = (unsigned)sim_rand(0, ARRAY_LEN(way) - (sim.plan.two_devices ? 2 : 1));
 
 	sim.counts.group_fails++;
 	if (s == hurt && others_in(s) && sim_chance(0.5)) {
@@ -413,6 +434,8 @@ static void fault_node(struct sim_node *s)
 		fault_rot(s);
 	if (s == hurt && sim_chance(p->eio))
 		fault_eio(s);
+	if (s == hurt && is_up(s) && sim_chance(p->device))
+		fault_device(s);
 	if (is_up(s) && sim_chance(p->group))
 		fault_group(s);
 }

@@ -51,19 +51,20 @@ void sim_node_create(struct sim_node *s, unsigned number)
 static void format_main(void *arg)
 {
 	struct sim_node *s = arg;
-	const char *data[] = {SIM_DATA}, *all[] = {SIM_CACHE, SIM_DATA};
+	const char *data[] = {SIM_DATA, SIM_DATA2}, *all[] = {SIM_CACHE, SIM_DATA, SIM_DATA2};
+	unsigned capacity = sim.plan.two_devices ? 2 : 1;
 	struct store_format f = {.cluster = sim.cluster,
 				 .node = s->uuid,
 				 .group = s->group,
 				 .group_incarnation = 1,
 				 .cache = SIM_CACHE,
 				 .capacity = data,
-				 .capacity_count = 1,
+				 .capacity_count = capacity,
 				 .metadata_dir = SIM_DB,
 				 .wipe = true};
 	int rc = store_format(&f);
 
-	rc = rc < 0 ? rc : store_finalize(all, 2, &s->group, (uint16_t)s->number);
+	rc = rc < 0 ? rc : store_finalize(all, 1 + capacity, &s->group, (uint16_t)s->number);
 	if (rc < 0)
 		sim_fail("node %u: its disks could not be formatted: %s", s->number, err_name(rc));
 }
@@ -72,6 +73,8 @@ void sim_node_format(struct sim_node *s)
 {
 	vfile_create(s->host, SIM_CACHE, CACHE_BYTES);
 	vfile_create(s->host, SIM_DATA, sim.plan.tiny_data ? DATA_TINY_BYTES : DATA_BYTES);
+	if (sim.plan.two_devices)
+		vfile_create(s->host, SIM_DATA2, DATA_TINY_BYTES);
 	vfile_mkdir(s->host, SIM_DB);
 	if (!vproc_run(s->host, "format", format_main, s))
 		sim_fail("node %u: formatting did not end", s->number);

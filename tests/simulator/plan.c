@@ -39,6 +39,18 @@ static void fill(struct sim_plan *p, struct rng *r)
 	p->compression = rng_chance(r, 0.2);
 }
 
+/* One of which fails, while logs are emptied onto them. */
+static void two_devices(struct sim_plan *p, struct rng *r)
+{
+	p->two_devices = p->tiny_log = true;
+	p->device = on(r, 1, 0.05, 0.4);
+	p->kill /= 2; /* while a replica is out none may fail */
+	p->power /= 2;
+	p->block /= 2;
+	p->ballast = (double)rng_between(r, 20, 50) / 100;
+	p->ops = (unsigned)rng_between(r, 100, 250);
+}
+
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 {
 	struct rng r;
@@ -99,6 +111,8 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 	p->group = on(&r, 0.3, 0.003, 0.03);
 	if (rng_chance(&r, 0.1))
 		fill(p, &r);
+	if (rng_chance(&r, 0.15))
+		two_devices(p, &r);
 }
 
 void sim_plan_rough(struct sim_plan *p, uint64_t seed)
@@ -127,8 +141,8 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
 	p->rot = p->eio = p->reformat = p->group = p->slow_disk = p->client_kill = p->fence = 0;
 	p->duplicate = 0.1;
-	p->trims = p->partial = p->minority = p->wide = p->full = false;
-	p->ballast = 0;
+	p->trims = p->partial = p->minority = p->wide = p->full = p->two_devices = false;
+	p->ballast = p->device = 0;
 	p->shapes = 0;
 	p->gap_us = 0;
 }
@@ -190,6 +204,15 @@ void sim_plan_full(struct sim_plan *p, uint64_t seed)
 	fill(p, &r);
 }
 
+void sim_plan_device(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 32452843 + 7);
+	sim_plan_from_seed(p, seed);
+	two_devices(p, &r);
+}
+
 /* A shape, over and over, in weather that is fair otherwise. */
 static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 {
@@ -208,8 +231,8 @@ static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 	steady_clients(p, &r);
 	p->kill = p->power = p->pause = p->block = p->reset = p->slow_disk = p->blackout = 0;
 	p->rot = p->eio = p->reformat = p->client_kill = p->fence = p->suspect = p->leader_kill = 0;
-	p->minority = p->full = false;
-	p->ballast = 0;
+	p->minority = p->full = p->two_devices = false;
+	p->ballast = p->device = 0;
 }
 
 void sim_plan_cut_off(struct sim_plan *p, uint64_t seed)
@@ -279,7 +302,8 @@ static const struct {
 } named[] = {
 #define NAMED(name) {#name, sim_plan_##name}
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
-	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(full),  NAMED(cut_off), NAMED(lag),
+	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
+	NAMED(full),      NAMED(device),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
 	NAMED(at_io),    NAMED(full_log), NAMED(trims),
 #undef NAMED

@@ -29,7 +29,7 @@ struct sim_plan {
 	uint64_t fault_us; /* faults happen for so long */
 	/* Chance of each kind of fault, per node and step of about 50 ms. */
 	double kill, power, pause, block, reset, slow_disk, rot, eio, reformat, blackout, suspect,
-		leader_kill, client_kill, fence, stall, group;
+		leader_kill, client_kill, fence, stall, group, device;
 	double late, duplicate; /* chance of a packet to be late; of a request to come twice */
 	double pause_long, hidden;
 	double ballast; /* tiny_log: share of operations that are large; 0: some */
@@ -40,6 +40,7 @@ struct sim_plan {
 	uint64_t net_us; /* a packet takes up to so long; 0: what is usual */
 	uint64_t gap_us; /* clients begin so often, whatever is answered; 0: when something is */
 	bool wide;       /* many blocks in play, few writes to each */
+	bool two_devices; /* each group has two capacity devices; p->device: one fails for good */
 	bool full;       /* clients write more than the disk groups hold, and trim when told so */
 	bool minority; /* a minority stays broken for good at the end */
 	bool verbose;
@@ -57,6 +58,7 @@ sim_plan_fn sim_plan_power;
 sim_plan_fn sim_plan_rot;
 sim_plan_fn sim_plan_dedup;
 sim_plan_fn sim_plan_full;
+sim_plan_fn sim_plan_device;
 /* One shape and little else. */
 sim_plan_fn sim_plan_cut_off;
 sim_plan_fn sim_plan_lag;

@@ -26,6 +26,7 @@
 #define SIM_PORT    7000u
 #define SIM_CACHE   VPATH "cache"
 #define SIM_DATA    VPATH "data"
+#define SIM_DATA2   VPATH "data2" /* of a plan with two */
 #define SIM_DB      VPATH "db"
 #define SIM_US      1u
 #define SIM_MS      1000u
@@ -92,7 +93,7 @@ struct sim {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
 			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
-			operator_restarts, shapes, full, trims;
+			operator_restarts, shapes, full, trims, device_fails;
 	} counts;
 };
 extern struct sim sim;
