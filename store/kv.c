@@ -247,6 +247,7 @@ static void mark_write(struct kv *kv)
 	put_le64(b, MARK_MAGIC);
 	put_le64(b + 8, rocksdb_get_latest_sequence_number(kv->db));
 	put_le64(b + 16, hash_xxh3(b, 16, 0));
+	errno = ENOSPC; /* of a short write */
 	if (pwrite(kv->mark, b, sizeof(b), 0) != sizeof(b))
 		log_warn("kv", "the mark of the database cannot be written", "error=%s", err_name(-errno));
 }
