@@ -186,7 +186,8 @@ int sim_batch(const struct batch *b)
 	       "rotten bits, "
 	       "%llu I/O errors, %llu failed writes of one of two devices, %llu maps lost, "
 	       "%llu maps damaged, %llu groups that were to fail, "
-	       "%llu fences, %llu joins, %llu resizes, %llu refusals for lack of space, %llu events\n",
+	       "%llu fences, %llu joins, %llu jobs, "
+	       "%llu replicas moved, %llu resizes, %llu refusals for lack of space, %llu events\n",
 	       (unsigned long long)histories, (unsigned long long)b->from,
 	       (unsigned long long)failures, sim_wall_s() - start, (unsigned long long)totals.ops,
 	       (unsigned long long)totals.reads, (unsigned long long)totals.kills,
@@ -197,6 +198,8 @@ int sim_batch(const struct batch *b)
 	       (unsigned long long)totals.reformats,
 	       (unsigned long long)totals.map_damages, (unsigned long long)totals.group_fails,
 	       (unsigned long long)totals.fences, (unsigned long long)totals.joins,
+	       (unsigned long long)totals.jobs,
+	       (unsigned long long)totals.moved,
 	       (unsigned long long)totals.resizes, (unsigned long long)totals.full,
 	       (unsigned long long)totals.events);
 	return failures != 0;

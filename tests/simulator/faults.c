@@ -532,6 +532,7 @@ void sim_faults_begin(void)
 		sim_join_later(&sim.node[p->nodes + 1], sim_rand(0, p->fault_us));
 	simhost_at(sim_rand(0, 500) * SIM_MS, NULL, step, NULL, NULL);
 	sim_shapes_begin();
+	sim_errands_begin();
 }
 
 /* ---- The end of them ---- */
@@ -597,6 +598,7 @@ void sim_heal(void)
 	}
 	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++)
 		sim.client[i].next_start_us = 0;
+	sim_errands_end();
 	simhost_at(0, NULL, look_again, NULL, NULL);
 }
 

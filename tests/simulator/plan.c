@@ -51,6 +51,15 @@ static void two_devices(struct sim_plan *p, struct rng *r)
 	p->ops = (unsigned)rng_between(r, 100, 250);
 }
 
+/* There must be somewhere to go. */
+static void errands(struct sim_plan *p, struct rng *r)
+{
+	p->errands = true;
+	p->nodes = p->copies == 3 ? 5 : (unsigned)rng_between(r, 4, 5);
+	p->spare = 0;
+	p->join = false;
+}
+
 void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 {
 	struct rng r;
@@ -113,6 +122,8 @@ void sim_plan_from_seed(struct sim_plan *p, uint64_t seed)
 		fill(p, &r);
 	if (rng_chance(&r, 0.15))
 		two_devices(p, &r);
+	if (!p->full && rng_chance(&r, 0.15))
+		errands(p, &r);
 }
 
 void sim_plan_rough(struct sim_plan *p, uint64_t seed)
@@ -141,7 +152,7 @@ void sim_plan_rough(struct sim_plan *p, uint64_t seed)
 	p->reset = rng_chance(&r, 0.5) ? 0.1 : 0.01;
 	p->rot = p->eio = p->reformat = p->group = p->slow_disk = p->client_kill = p->fence = 0;
 	p->duplicate = 0.1;
-	p->trims = p->partial = p->minority = p->wide = p->full = p->two_devices = false;
+	p->trims = p->partial = p->minority = p->wide = p->full = p->two_devices = p->errands = false;
 	p->ballast = p->device = 0;
 	p->shapes = 0;
 	p->gap_us = 0;
@@ -213,6 +224,17 @@ void sim_plan_device(struct sim_plan *p, uint64_t seed)
 	two_devices(p, &r);
 }
 
+void sim_plan_errands(struct sim_plan *p, uint64_t seed)
+{
+	struct rng r;
+
+	rng_seed(&r, seed * 49979687 + 13);
+	sim_plan_from_seed(p, seed);
+	p->full = p->two_devices = false;
+	p->device = 0;
+	errands(p, &r);
+}
+
 /* A shape, over and over, in weather that is fair otherwise. */
 static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 {
@@ -231,7 +253,7 @@ static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 	steady_clients(p, &r);
 	p->kill = p->power = p->pause = p->block = p->reset = p->slow_disk = p->blackout = 0;
 	p->rot = p->eio = p->reformat = p->client_kill = p->fence = p->suspect = p->leader_kill = 0;
-	p->minority = p->full = p->two_devices = false;
+	p->minority = p->full = p->two_devices = p->errands = false;
 	p->ballast = p->device = 0;
 }
 
@@ -303,7 +325,7 @@ static const struct {
 #define NAMED(name) {#name, sim_plan_##name}
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
-	NAMED(full),      NAMED(device),
+	NAMED(full),      NAMED(device), NAMED(errands),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
 	NAMED(at_io),    NAMED(full_log), NAMED(trims),
 #undef NAMED

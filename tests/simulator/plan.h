@@ -40,6 +40,7 @@ struct sim_plan {
 	uint64_t net_us; /* a packet takes up to so long; 0: what is usual */
 	uint64_t gap_us; /* clients begin so often, whatever is answered; 0: when something is */
 	bool wide;       /* many blocks in play, few writes to each */
+	bool errands;    /* an operator moves replicas and maintains nodes, at any moment */
 	bool two_devices; /* each group has two capacity devices; p->device: one fails for good */
 	bool full;       /* clients write more than the disk groups hold, and trim when told so */
 	bool minority; /* a minority stays broken for good at the end */
@@ -59,6 +60,7 @@ sim_plan_fn sim_plan_rot;
 sim_plan_fn sim_plan_dedup;
 sim_plan_fn sim_plan_full;
 sim_plan_fn sim_plan_device;
+sim_plan_fn sim_plan_errands;
 /* One shape and little else. */
 sim_plan_fn sim_plan_cut_off;
 sim_plan_fn sim_plan_lag;

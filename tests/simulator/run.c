@@ -129,6 +129,7 @@ static void verdict(void)
 		run_until(NULL, simhost_now_us() + SIM_UNDER_WAY_US);
 		sim_check_credits();
 	}
+	sim_errands_count();
 	bad = sim.failure[0] ? NULL : sim_history_check();
 	if (bad)
 		sim_fail("%s", bad);

@@ -8,6 +8,7 @@
  *   client.c    clients: the product's, on hosts of their own or inside a node; what they do and saw
  *   faults.c    what goes wrong, when, and what it may never exceed
  *   shapes.c    faults that come together, as one story
+ *   errands.c   what an operator does besides, at any moment
  *   check.c     what must hold at all times; replicas when quiet
  *   run.c       one history: birth, faults, healing, verdict
  *   main.c      batches, planted faults, the command line */
@@ -93,7 +94,7 @@ struct sim {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
 			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
-			operator_restarts, shapes, full, trims, device_fails;
+			operator_restarts, shapes, full, trims, device_fails, jobs, moved;
 	} counts;
 };
 extern struct sim sim;
@@ -161,6 +162,11 @@ void sim_end_at_io(struct sim_node *s, enum vio_kind kind, unsigned count, enum 
 
 /* shapes.c */
 void sim_shapes_begin(void);
+
+/* errands.c */
+void sim_errands_begin(void);
+void sim_errands_end(void);
+void sim_errands_count(void); /* what came of it */
 
 /* check.c */
 void sim_check_begin(void);
