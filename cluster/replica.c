@@ -297,6 +297,7 @@ static void object_apply(struct object *o)
 		o->resigning = false;
 	o->config = *c;
 	o->me = me;
+	o->behind &= me >= 0 && c->member[me].in;
 	o->group = group;
 	if (p && (!object_is_primary(o) || o->config.tenure != p->tenure ||
 		  o->config.member[o->me].gen != o->gen)) {
@@ -314,7 +315,8 @@ static void object_apply(struct object *o)
 		primary_reconfigure(p);
 	else if (object_is_primary(o) && o->store && o->gen == o->config.member[o->me].gen &&
 		 ((o->config.tenure > o->seen && o->config.tenure > o->stopped) || !rule(RULE_OWN_TENURE)) &&
-		 !o->group->failed && ((!store_is_damaged(o->store) && !o->diverged) || object_forced(o)))
+		 !o->group->failed &&
+		 ((!store_is_damaged(o->store) && !o->diverged && !o->behind) || object_forced(o)))
 		primary_start(o);
 }
 
@@ -329,7 +331,7 @@ static bool wants_takeover(struct object *o, uint64_t now)
 	if (o->me < 0 || (!c->member[o->me].in && rule(RULE_ONLY_IN)) || o->primary || !o->store ||
 	    o->gen != c->member[o->me].gen || o->resigning || o->group->failed)
 		return false;
-	if ((o->diverged || store_is_damaged(o->store)) && !object_forced(o))
+	if ((o->diverged || o->behind || store_is_damaged(o->store)) && !object_forced(o))
 		return false;
 	if (o->seen > c->epoch)
 		return false; /* this map is older than what was joined here */
@@ -396,7 +398,7 @@ static bool object_tick(struct object *o, uint64_t now)
 	}
 	/* A replica that cannot do its part says so itself (resign). */
 	if (o->listed && o->me >= 0 && o->config.member[o->me].in && map_in_count(&o->config) > 1 &&
-	    (o->resigning || (o->group && o->group->failed) ||
+	    (o->resigning || o->behind || (o->group && o->group->failed) ||
 	     (o->store && (store_is_damaged(o->store) || (store_lost(o->store) && others_serve(o)))))) {
 		busy = true;
 		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
@@ -727,7 +729,7 @@ void replicator_store_remove(struct replicator *r, uint16_t group)
 		/* Of what is on the disks: it is found again when they are opened, or they are not
 		 * what they were. `seen` stays: what this process promised to peers holds while it
 		 * lives. */
-		o->diverged = o->no_space = false;
+		o->diverged = o->behind = o->no_space = false;
 	}
 	store_on_damage(g->store, r->shard, NULL, NULL);
 	list_del(&g->link);
@@ -831,6 +833,7 @@ static const char *broken(const struct object *o)
 	       : !o->store || !o->group		? "it is not there"
 	       : o->group->failed		? "its disk group failed"
 	       : o->diverged			? "its data diverged"
+	       : o->behind			? "it lacks writes that were acknowledged"
 	       : store_is_damaged(o->store)	? "its log is damaged: acknowledged writes may be missing"
 						: NULL;
 }
@@ -840,7 +843,7 @@ static void info(struct object *o, struct replica_info *out)
 	struct primary *p = o->primary;
 
 	*out = (struct replica_info){.object = o->id, .epoch = o->config.epoch, .seen = o->seen};
-	out->broken = p || o->me < 0 ? NULL : broken(o);
+	out->broken = p ? primary_conflict(p) : o->me < 0 ? NULL : broken(o);
 	out->serving = p && p->state == PRIMARY_SERVE;
 	out->present = o->store && o->group && !o->group->failed && !o->creating;
 	if (o->store) {
@@ -898,12 +901,21 @@ void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct re
 	}
 }
 
+/* The last one of I, and nothing that comes back by itself makes it serve. */
+static bool is_undecided(const struct object *o)
+{
+	if (o->primary)
+		return primary_conflict(o->primary) != NULL;
+	return object_is_primary(o) && map_in_count(&o->config) == 1 && o->store && o->group &&
+	       !o->group->failed && (o->diverged || o->behind || store_is_damaged(o->store));
+}
+
 void replicator_stats(struct replicator *r, struct replicator_stats *out)
 {
 	struct object *o;
 
 	*out = r->stats;
-	out->primaries = out->serving = 0;
+	out->primaries = out->serving = out->undecided = 0;
 	out->copy_rate = r->governor.copied_rate;
 	out->copy_allowed = r->governor.rate;
 	out->copy_cost_permille = list_empty(&r->fills) ? 0 : r->governor.cost_permille;
@@ -911,6 +923,7 @@ void replicator_stats(struct replicator *r, struct replicator_stats *out)
 	{
 		out->primaries += o->primary != NULL;
 		out->serving += o->primary && o->primary->state == PRIMARY_SERVE;
+		out->undecided += is_undecided(o);
 		for (unsigned i = 0; o->primary && i < o->primary->member_count; i++)
 			if (o->primary->member[i].fill)
 				out->copy_left_bytes += (uint64_t)fill_left(o->primary->member[i].fill) *

@@ -124,6 +124,7 @@ struct replicator_stats {
 	/* Blocks: marked damaged here now, of these such that no replica in reach can produce, and such
 	 * that were and are whole again. Pages whose copies differ though both are sound (L6). */
 	uint64_t damaged_blocks, lost_blocks, repaired_blocks, diverged_pages, audits;
+	uint64_t undecided; /* objects whose primary is here and serves nothing before an operator decides */
 	uint64_t objects, primaries, serving, syncing, mending;
 	/* Copies for rebuilds and returns: all bytes sent for them, by sources and targets, headers and
 	 * comparisons included; what is left at most; what is copied in a second now; what is allowed; how

@@ -74,6 +74,8 @@ void primary_advance(struct primary *p);
 void primary_put(struct primary *p); /* a reference less */
 bool primary_leased(struct primary *p,
 		    const char **waits_for); /* fresh clock; asks for what is missing */
+/* Why an operator must decide before it serves; NULL: nothing of the sort. */
+const char *primary_conflict(const struct primary *p);
 const char *primary_state_text(struct primary *p);
 /* Proposed by this node for this object in its epoch; the caller fills in the rest. */
 struct object_change object_change_for(struct object *o, enum object_op op);

@@ -130,6 +130,7 @@ struct object {
 	uint64_t id;
 	bool listed, dirty, creating, diverged, resigning, in_busy;
 	bool moved; /* once since the node began to stop: two that stop must not play ping-pong */
+	bool behind;   /* of I, and lacks acknowledged writes: serves nothing until it is out, and filled */
 	bool no_space; /* the last copy sent to it found none */
 	struct map_object config; /* as applied last */
 	int me;                   /* index of this node's replica in config.member, or -1 */
@@ -167,9 +168,10 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	struct map_member id;
 	uint16_t node;
 	bool in, want, lost, filled;
-	bool ahead;  /* of an unsure object it has more than we (state_recover.c) */
+	bool ahead;  /* it has more than we: of an unsure object (state_recover.c), or because we lost it */
 	bool behind; /* it has answered, and has less than it should */
 	bool full;   /* it had no space for a copy in its last join */
+	bool diverged; /* it has answered, and what it knows to be committed is not in this history */
 	uint32_t promote_epoch; /* highest epoch its promotion was proposed on; 0: none pending */
 	enum member_state state;
 	struct session *session;

@@ -104,8 +104,8 @@ static void propose_better(struct member *m)
 	replica_propose(o->r, &c);
 }
 
-/* One of I that has more goes on instead. Another one has it by right or by half: a copy may have been under
- * way to it. Nobody but an operator can tell, and until then nobody serves. */
+/* Of an unsure object: one of I that has more goes on instead. Of any: another one has it by right or by
+ * half, a copy may have been under way to it. Nobody but an operator can tell; until then nobody serves. */
 static void is_ahead(struct member *m)
 {
 	struct primary *p = m->primary;
@@ -119,6 +119,21 @@ static void is_ahead(struct member *m)
 			      "writes that are nowhere else; an operator must decide: ashlar volume force",
 			      (unsigned long long)p->object->id, m->node, m->id.group);
 	p->ahead_told |= !m->in;
+}
+
+/* T5 for the primary itself: what a member knows to be committed is missing here. It does not serve, and goes
+ * out in favour of who has it. */
+static void lacks_committed(struct member *m)
+{
+	struct object *o = m->primary->object;
+
+	replica_event(o->r, 2, "REPLICA_LOST_DATA",
+		      "object %llx: the replica on node %u, group %u ends at %llu, and node %u knows later "
+		      "writes that were acknowledged",
+		      (unsigned long long)o->id, o->r->node, o->group->id,
+		      (unsigned long long)m->primary->last.seq, m->node);
+	o->behind = true;
+	primary_end(o, "it lacks what a member knows to be committed");
 }
 
 void primary_joined(struct session *s, const struct msg_joined *j)
@@ -140,13 +155,19 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 			m->lost = m->want;
 		m->behind |= j->reason == NAK_UNKNOWN_TAIL;
 		m->full |= j->reason == NAK_FULL;
-		if (j->reason == NAK_AHEAD)
+		if (j->reason == NAK_AHEAD && m->in && !o->config.unsure) {
+			lacks_committed(m);
+			return;
+		}
+		if (j->reason == NAK_AHEAD && p->state != PRIMARY_SERVE)
 			is_ahead(m);
-		if (j->reason == NAK_DIVERGED)
+		else if (j->reason == NAK_DIVERGED || j->reason == NAK_AHEAD) {
+			m->diverged = true;
 			replica_event(s->r, 2, "DATA_DIVERGED",
 				      "object %llx: node %u knows a commit that this "
 				      "history does not have; nothing was cut",
 				      (unsigned long long)o->id, s->node);
+		}
 		member_unjoin(
 			m, j->reason == NAK_GAP
 				   ? 0
@@ -160,12 +181,13 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	if (m->state != MEMBER_JOINING)
 		return;
 	m->nak_us = 0;
-	m->ahead = false;
+	m->ahead = m->diverged = false;
 	m->ack_us = now;
 	m->state = MEMBER_JOINED;
 	if (m->as_syncing) {
 		m->acked = (struct version){0};
 		fill_start(m, j);
+		primary_check(p);
 		return;
 	}
 	/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
@@ -510,7 +532,7 @@ bool member_tick(struct primary *p, struct member *m, uint64_t now)
 {
 	const char *why = member_trouble(p, m, now);
 
-	if (why && m->in && (!p->object->config.unsure || m->behind || !m->node) &&
+	if (why && m->in && !m->diverged && (!p->object->config.unsure || m->behind || !m->node) &&
 	    now - m->proposed_us >= PROPOSE_AGAIN_US) {
 		m->proposed_us = now;
 		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",

@@ -98,8 +98,8 @@ static void take_commit(struct object *o, struct version commit)
 /* ---- JOIN ---------------------------------------------------------------------------------------
  */
 
-/* T1: where this replica's tail leaves the history of the primary. False: it cannot be told (the
- * table does not reach back), or the known commit is not in that history. */
+/* T1: where this replica's tail leaves the history of the primary. Else why it cannot be told: the
+ * table does not reach back, or the known commit is not in that history. */
 static enum nak_reason find_cut(struct object *o, const struct msg_join *m, struct version *cut)
 {
 	const struct object_header *h = store_header(o->store);
@@ -107,9 +107,12 @@ static enum nak_reason find_cut(struct object *o, const struct msg_join *m, stru
 	uint64_t seq = MIN(last.seq, m->last.seq);
 	uint32_t theirs;
 
+	/* What is committed is in every replica of I, so its primary has lost it. */
+	if (commit.seq > m->last.seq)
+		return NAK_AHEAD;
 	if (commit.seq) {
 		theirs = epoch_tenure(m->epochs, m->epoch_count, commit.seq);
-		if (commit.seq > m->last.seq || (theirs && theirs != commit.tenure))
+		if (theirs && theirs != commit.tenure)
 			return NAK_DIVERGED;
 	}
 	*cut = commit;

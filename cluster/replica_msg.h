@@ -77,7 +77,7 @@ enum nak_reason {
 	NAK_FULL = 5,         /* no space for a copy */
 	NAK_FAILED = 6,       /* my group failed */
 	NAK_KEPT = 7,	      /* I am in quarantine */
-	NAK_AHEAD = 8,	      /* the object is unsure, and I have more than that */
+	NAK_AHEAD = 8,	      /* I know a later write to be committed; of an unsure object: I have one */
 };
 
 struct msg_joined {

@@ -6,6 +6,9 @@
 
 #include <stdlib.h>
 
+/* How long the answers of replicas that are out are waited for, from the takeover on: a refusal is quick. */
+#define ASK_US 100000u
+
 /* ---- Proposals ------------------------------------------------------------------------------- */
 
 struct object_change object_change_for(struct object *o, enum object_op op)
@@ -125,6 +128,20 @@ static bool all_seen(const struct primary *p)
 	return true;
 }
 
+/* T1: a replica that is out, perhaps by this very takeover, knows something to be committed that is not here;
+ * or it is in reach and has not said yet that it does not. */
+static bool undecided(const struct primary *p, uint64_t now)
+{
+	for (unsigned i = 0; i < p->member_count; i++) {
+		const struct member *m = &p->member[i];
+
+		if (m->ahead || (!m->want && m->filled && m->state == MEMBER_JOINING &&
+				 now < p->start_us + ASK_US))
+			return true;
+	}
+	return false;
+}
+
 /* T2: looks whether the next step of the takeover can be taken. */
 void primary_check(struct primary *p)
 {
@@ -146,7 +163,7 @@ void primary_check(struct primary *p)
 		if (p->tenure > 1 && rule(RULE_UPTIME) &&
 		    now < p->r->start_us + ms(p->r->times->grace_ms))
 			return;
-		if (!holds_clear(p->object, p->tenure, now))
+		if (!holds_clear(p->object, p->tenure, now) || undecided(p, now))
 			return;
 		serve(p);
 	}
@@ -325,6 +342,7 @@ void primary_start(struct object *o)
 	o->primary = p;
 	o->seen = p->tenure;
 	o->diverged &= !p->forced;
+	o->behind &= !p->forced;
 	members_from_config(p);
 	fence_older(o);
 	object_busy(o);
@@ -466,26 +484,42 @@ bool primary_tick(struct primary *p, uint64_t now)
 	return busy;
 }
 
-static const char *unsure_text(const struct primary *p)
+const char *primary_conflict(const struct primary *p)
 {
-	for (unsigned i = 0; i < p->member_count; i++)
+	for (unsigned i = 0; p->state != PRIMARY_SERVE && i < p->member_count; i++) {
 		if (p->member[i].ahead && !p->member[i].in)
-			return "recovered: a replica that is not in sync has newer writes; an operator must "
-			       "decide";
-	return "recovered: waits until every replica that may have newer writes is seen";
+			return "a replica that is not in sync has acknowledged writes which are missing "
+			       "here; an operator must decide";
+		if (p->member[i].diverged)
+			return "a replica has acknowledged writes that contradict what is here; an "
+			       "operator must decide";
+	}
+	return NULL;
+}
+
+/* What else keeps it from serving than members and leases. */
+static const char *waits_text(const struct primary *p)
+{
+	const char *conflict = primary_conflict(p);
+
+	if (!conflict && p->object->config.unsure)
+		return "recovered: waits until every replica that may have newer writes is seen";
+	return conflict;
 }
 
 const char *primary_state_text(struct primary *p)
 {
+	const char *waits = waits_text(p);
+
 	switch (p->state) {
 	case PRIMARY_EPOCH:
 		return "taking over: epoch record is being logged";
 	case PRIMARY_TAIL:
 		return "taking over: reads its log tail";
 	case PRIMARY_JOIN:
-		return p->object->config.unsure ? unsure_text(p) : "taking over: waits for members to join";
+		return waits ? waits : "taking over: waits for members to join";
 	case PRIMARY_FENCE:
-		return "taking over: waits for earlier leases to end";
+		return waits ? waits : "taking over: waits for earlier leases to end";
 	case PRIMARY_SERVE:
 		return p->moving ? "moving to another node" : "serving";
 	case PRIMARY_ENDED:

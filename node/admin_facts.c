@@ -343,6 +343,7 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 	n->ca_key = json_bool(f, "ca_key", false);
 	list = json_get(f, "replication");
 	n->lost_blocks = json_u64(list, "lost_blocks", 0);
+	n->undecided = json_u64(list, "undecided", 0);
 	n->damaged_blocks = json_u64(list, "damaged_blocks", 0);
 	n->repaired_blocks = json_u64(list, "repaired_blocks", 0);
 	n->diverged_pages = json_u64(list, "diverged_pages", 0);

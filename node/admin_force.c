@@ -421,7 +421,7 @@ static void look_at(struct force *f, const struct map_object *o)
 		return;
 	}
 	add_change(f, OBJ_FORCE, o, best);
-	if (available(f, o))
+	if (best != &o->member[o->primary])
 		want_yield(f, o);
 }
 

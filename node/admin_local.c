@@ -33,6 +33,7 @@ static const struct field replicator_fields[] = {
 	F(replicator_stats, promotions),  F(replicator_stats, resync_bytes),
 	F(replicator_stats, moves),       F(replicator_stats, damaged_blocks),
 	F(replicator_stats, lost_blocks), F(replicator_stats, repaired_blocks),
+	F(replicator_stats, undecided),
 	F(replicator_stats, diverged_pages), F(replicator_stats, audits),
 	F(replicator_stats, objects),     F(replicator_stats, primaries),
 	F(replicator_stats, serving),     F(replicator_stats, syncing),

@@ -26,6 +26,7 @@ struct health_node {
 	/* blocks that no replica in reach can produce, that wait for repair, that were repaired; pages whose
 	 * copies differ though both are sound */
 	uint64_t lost_blocks, damaged_blocks, repaired_blocks, diverged_pages;
+	uint64_t undecided; /* objects that wait for an operator (replica.h) */
 };
 
 struct health_group {

@@ -302,6 +302,28 @@ static void check_copies(struct ctx *c)
 	check_quarantine(c);
 }
 
+/* Nothing but an operator lets them go on: the only replica that may serve lacks something, and says so. */
+static void check_undecided(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "DATA_UNDECIDED", HEALTH_ERROR);
+	uint64_t objects = 0;
+
+	for (unsigned k = 0; k < c->in->node_count; k++) {
+		objects += c->in->nodes[k].undecided;
+		if (c->in->nodes[k].undecided)
+			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
+	}
+	if (!keep_item(c, i))
+		return;
+	i->count = (unsigned)objects;
+	SAY(i->summary,
+	    "%llu objects are not served: their in-sync replica lacks acknowledged writes, or contradicts "
+	    "another",
+	    (unsigned long long)objects);
+	SAY(i->risk, "their reads and writes wait; going on from the wrong replica loses what another has");
+	SAY(i->command, "ashlar volume force NAME   # what each has; nothing changes without --accept-loss");
+}
+
 /* ---- Damage and scrub ---- */
 
 static void check_damage(struct ctx *c)
@@ -388,6 +410,7 @@ void health_check_data(struct ctx *c)
 {
 	check_copies(c);
 	check_rebuild(c);
+	check_undecided(c);
 	check_damage(c);
 	check_scrub(c);
 }

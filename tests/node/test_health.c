@@ -764,6 +764,12 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	EXPECT_EQ(must(&w, "DATA_CORRUPT_UNREPAIRABLE")->severity, HEALTH_ERROR);
 	EXPECT_STR(must(&w, "DATA_CORRUPT_UNREPAIRABLE")->affected[0], "n2");
 	EXPECT_STR(must(&w, "DATA_DIVERGED")->affected[0], "n3");
+	EXPECT(!find(&w, "DATA_UNDECIDED"));
+	w.hn[2].undecided = 2;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 2);
+	EXPECT_STR(must(&w, "DATA_UNDECIDED")->affected[0], "n3");
+	w.hn[2].undecided = 0;
 	/* It is history after a while. */
 	w.hn[1].lost_blocks = w.hn[1].damaged_blocks = w.hn[2].diverged_pages = 0;
 	w.hg[1].bad_last_s = 900 * 86400;

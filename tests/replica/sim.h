@@ -84,7 +84,7 @@ struct sim {
 	uint64_t leaderless_until;
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
-	bool losing;        /* a case leaves no good copy, and must be told so */
+	bool losing;        /* a case takes something from a replica, and may be told so */
 	unsigned newer_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors;
@@ -132,6 +132,8 @@ void sim_store_attach(struct store *s, struct sim_proc *p); /* a process opened 
 void sim_store_crash(struct store *s); /* all waits end; what was not durable is gone or not */
 void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
 void sim_store_lose_map(struct store *s, uint32_t new_incarnation);
+void sim_store_keep(struct store *s);    /* its disk is copied */
+void sim_store_go_back(struct store *s); /* of no process: its disk is what was copied */
 void sim_store_fail(struct store *s, int code); /* from now on every call, and what is under way */
 void sim_store_stop(struct store *s); /* every wait ends; the process lives on */
 void sim_store_close(struct store *s); /* after that; handles of its objects are void */
@@ -219,6 +221,7 @@ bool sim_case_force(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);
 bool sim_case_recover(uint64_t seed);
 bool sim_case_recover_newer(uint64_t seed);
+bool sim_case_gone_back(uint64_t seed);
 /* sim_stopped.c */
 bool sim_case_stopped(uint64_t seed, bool confirm_reads);
 bool sim_case_stopped_alone(uint64_t seed);

@@ -50,7 +50,7 @@ void sim_store_destage(struct store *s)
 	struct list waiting = LIST_INIT(waiting), *n;
 	bool room;
 
-	if (s->failed || s->closed)
+	if (s->failed || s->closed || s->kept_no)
 		return;
 	list_for_each(o, &s->objects, link)
 	{
@@ -240,6 +240,19 @@ void sim_store_lose_map(struct store *s, uint32_t new_incarnation)
 
 	sim_store_lose_log(s, new_incarnation);
 	list_for_each(o, &s->objects, link) o->deleted = true;
+}
+
+/* What is destaged stays as it is until then, so what was there is what the lane begins with. */
+void sim_store_keep(struct store *s)
+{
+	s->kept_no = s->no;
+}
+
+void sim_store_go_back(struct store *s)
+{
+	while (!list_empty(&s->lane) && list_last(&s->lane, struct entry, link)->no > s->kept_no)
+		entry_free(list_last(&s->lane, struct entry, link));
+	s->kept_no = 0;
 }
 
 void sim_store_slow(struct store *s, uint64_t us)

@@ -197,7 +197,8 @@ static int run_cases(uint64_t from, uint64_t count)
 		    sim_case_evacuate(i) &&
 		    sim_case_rebuild(i) && sim_case_reopen(i) && sim_case_old_map(i) &&
 		    sim_case_dead_successor(i) && sim_case_force(i) && sim_case_accept_damage(i) &&
-		    sim_case_recover(i) && sim_case_recover_newer(i))
+		    sim_case_recover(i) && sim_case_recover_newer(i) &&
+		    sim_case_gone_back(i))
 			continue;
 		printf("directed, seed %llu: %s\n", (unsigned long long)i, sim.failure);
 		return 1;
