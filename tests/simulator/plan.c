@@ -291,7 +291,7 @@ void sim_plan_trims(struct sim_plan *p, uint64_t seed)
 {
 	plan_shape(p, seed, SHAPE(RETURN));
 	p->trims = true;
-	p->wide = true;
+	p->wide = false;
 }
 
 void sim_plan_dark(struct sim_plan *p, uint64_t seed)

@@ -36,7 +36,7 @@ static const struct planted {
 	P(WANT, "lag"),
 	P(WRITE_LEASE, "rough"),
 	P(SEEN, "reborn"),
-	P(UNCOMMITTED, "return"),
+	P(UNCOMMITTED, "lag"),
 	P(SKIPPED, "return"),
 	P(FOLD, "return"),
 	P(HOLES, "trims"),
