@@ -187,7 +187,8 @@ int sim_batch(const struct batch *b)
 	       "%llu I/O errors, %llu failed writes of one of two devices, %llu maps lost, "
 	       "%llu maps damaged, %llu groups that were to fail, "
 	       "%llu fences, %llu joins, %llu jobs, "
-	       "%llu replicas moved, %llu resizes, %llu refusals for lack of space, %llu events\n",
+	       "%llu replicas moved, %llu nodes removed, %llu without them, "
+	       "%llu resizes, %llu refusals for lack of space, %llu events\n",
 	       (unsigned long long)histories, (unsigned long long)b->from,
 	       (unsigned long long)failures, sim_wall_s() - start, (unsigned long long)totals.ops,
 	       (unsigned long long)totals.reads, (unsigned long long)totals.kills,
@@ -199,7 +200,8 @@ int sim_batch(const struct batch *b)
 	       (unsigned long long)totals.map_damages, (unsigned long long)totals.group_fails,
 	       (unsigned long long)totals.fences, (unsigned long long)totals.joins,
 	       (unsigned long long)totals.jobs,
-	       (unsigned long long)totals.moved,
+	       (unsigned long long)totals.moved, (unsigned long long)totals.removals,
+	       (unsigned long long)totals.dead_removals,
 	       (unsigned long long)totals.resizes, (unsigned long long)totals.full,
 	       (unsigned long long)totals.events);
 	return failures != 0;

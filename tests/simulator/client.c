@@ -699,8 +699,9 @@ bool sim_clients_done(void)
 		return false;
 	for (unsigned i = 0; i < SIM_CLIENTS_MAX; i++) {
 		struct sim_client *c = &sim.client[i];
+		const struct sim_node *in = &sim.node[c->node];
 
-		if (!c->name[0] || c->broken || (c->node && sim.node[c->node].broken))
+		if (!c->name[0] || c->broken || (c->node && (in->broken || in->gone)))
 			continue;
 		if (c->left || c->open)
 			return false;

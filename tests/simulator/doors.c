@@ -144,10 +144,18 @@ int identity_raise(const char *state_dir, struct identity *id, uint32_t at_least
 	return 0;
 }
 
-/* Only a node that was removed writes it so, and no history removes one. */
+/* Only a node that was removed writes it so. */
 int identity_save(const char *state_dir, const struct identity *id)
 {
-	return -EROFS;
+	struct sim_node *s = sim_this_node();
+
+	if (!id->removed)
+		return -EROFS;
+	sim_trace("it was removed from the cluster");
+	s->gone = true;
+	s->member = false;
+	sim.counts.removals++;
+	return 0;
 }
 
 void birth_paths(const char *state_dir, struct birth_paths *out)

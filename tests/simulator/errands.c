@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator does on an ordinary day, at any moment: maintenance of nodes, evacuations and rebalances
- * that are begun, paused, resumed and cancelled. Nobody looks at what is going on just then: the product
- * refuses what may not be. */
+/* What an operator does on an ordinary day, at any moment: maintenance of nodes; evacuations, rebalances and
+ * removals of nodes that are begun, paused, resumed and cancelled. Nobody looks at what is going on just
+ * then: the product refuses what may not be. */
 #include <stdio.h>
 
 #include "tests/simulator/sim.h"
@@ -10,6 +10,7 @@
 #define HELD_MAX 8u
 
 static uint32_t jobs[JOBS_MAX];
+static uint16_t leaving; /* the node that is to leave; one in a history */
 static unsigned job_count;
 static unsigned held[HELD_MAX]; /* when all began */
 
@@ -29,14 +30,15 @@ static void job_begin(void)
 	struct command c = {.kind = CMD_JOB};
 
 	c.job.op = JOB_START;
-	c.job.kind = sim_chance(0.8) ? JOB_EVACUATE : JOB_REBALANCE;
+	c.job.kind = (uint8_t)sim_rand(JOB_EVACUATE, leaving ? JOB_REBALANCE : JOB_REMOVE);
 	c.job.total = c.job.kind == JOB_REBALANCE;
-	if (c.job.kind == JOB_EVACUATE && sim_chance(0.5))
+	if (c.job.kind == JOB_REMOVE)
+		c.job.node = leaving = (uint16_t)sim_rand(1, sim.plan.nodes);
+	else if (c.job.kind == JOB_EVACUATE && sim_chance(0.5))
 		c.job.node = (uint16_t)sim_rand(1, sim.plan.nodes);
 	else if (c.job.kind == JOB_EVACUATE)
 		c.job.group = (uint16_t)sim_rand(1, sim.plan.nodes);
-	sim_trace("operator: %s of node %u, group %u",
-		  c.job.kind == JOB_EVACUATE ? "evacuation" : "rebalance", c.job.node, c.job.group);
+	sim_trace("operator: job of kind %u, node %u, group %u", c.job.kind, c.job.node, c.job.group);
 	sim_submit(&c, note_job, NULL);
 	sim.counts.jobs++;
 }
@@ -93,7 +95,7 @@ static unsigned holders(uint32_t object)
 
 void sim_errands_begin(void)
 {
-	job_count = 0;
+	job_count = leaving = 0;
 	if (!sim.plan.errands)
 		return;
 	for (uint32_t i = 0; i < MIN(sim.plan.objects, HELD_MAX); i++)
@@ -110,6 +112,26 @@ void sim_errands_end(void)
 		job_step(jobs[i], all || sim_chance(0.3) ? JOB_CANCEL : JOB_RESUME);
 	for (unsigned i = 1; i <= sim.plan.nodes && sim.plan.errands; i++)
 		maintenance(i, MAINTENANCE_END);
+}
+
+static void dead_left(void *arg, const struct command_result *r)
+{
+	sim_trace("operator: that is answered with %d %s", r->code, r->text);
+	sim.counts.dead_removals += r->code >= 0;
+}
+
+void sim_errand_dead(const struct sim_node *s)
+{
+	struct command c = {.kind = CMD_NODE_REMOVE};
+	const struct map_node *n = map_node(sim_newest_map(), (uint16_t)s->number);
+
+	if (!sim.plan.errands || !n || sim_chance(0.5))
+		return;
+	c.node_remove.node = n->id;
+	c.node_remove.incarnation = n->incarnation;
+	c.node_remove.flags = NODE_REMOVE_DEAD;
+	sim_trace("operator: node %u is removed without it", n->id);
+	sim_submit(&c, dead_left, NULL);
 }
 
 void sim_errands_count(void)

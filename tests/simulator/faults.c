@@ -33,7 +33,7 @@ static void restart(void *arg)
 {
 	struct sim_node *s = arg;
 
-	if (!s->proc && !s->broken && s->down)
+	if (!s->proc && !s->broken && !s->gone && s->down)
 		sim_node_start(s);
 }
 
@@ -704,6 +704,7 @@ void sim_broken_decide(void)
 {
 	if (others_in(broken.node)) {
 		sim_trace("node %u stays broken for good", broken.node->number);
+		sim_errand_dead(broken.node);
 		return;
 	}
 	come_back();

@@ -153,7 +153,7 @@ void sim_node_start(struct sim_node *s)
 {
 	char tag[64], uuid[UUID_TEXT];
 
-	CHECK(!s->proc && !s->broken);
+	CHECK(!s->proc && !s->broken && !s->gone);
 	s->starts++;
 	s->down = false;
 	s->node = NULL;
@@ -176,7 +176,7 @@ static void supervise(void *arg)
 		s->exits++;
 		gone(s);
 	}
-	if (!s->proc && !s->down && !s->broken)
+	if (!s->proc && !s->down && !s->broken && !s->gone)
 		sim_node_start(s);
 	simhost_at(sim_rand(20, 200) * SIM_MS, NULL, supervise, NULL, s);
 }

@@ -47,6 +47,7 @@ struct sim_node {
 	char name[16], listen[32];
 	bool member; /* the cluster knows it */
 	bool broken; /* for good */
+	bool gone;   /* it was removed from the cluster, and knows it */
 	bool down;   /* a fault keeps it down until its restart */
 	unsigned starts, exits, join_step;
 	/* On its system disk. */
@@ -94,7 +95,8 @@ struct sim {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
 			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
-			operator_restarts, shapes, full, trims, device_fails, jobs, moved;
+			operator_restarts, shapes, full, trims, device_fails, jobs, moved,
+			removals, dead_removals;
 	} counts;
 };
 extern struct sim sim;
@@ -166,6 +168,7 @@ void sim_shapes_begin(void);
 /* errands.c */
 void sim_errands_begin(void);
 void sim_errands_end(void);
+void sim_errand_dead(const struct sim_node *s); /* at times it is removed from the cluster */
 void sim_errands_count(void); /* what came of it */
 
 /* check.c */
