@@ -435,6 +435,8 @@ static void on_group_timer(struct timer *t)
 			node_group_no_more_as_is(n, g);
 		soon |= g->waiting_us || g->lost || g->as_is;
 	}
+	if (n->control)
+		node_groups_reconcile(n); /* a proposal that no leader took */
 	timer_set(t, soon ? GROUP_TIMER_US : SLOW_SAMPLE_US);
 }
 
@@ -580,7 +582,7 @@ static void regroup_done(struct wait *w, int rc)
 	struct node_group *g = container_of(w, struct node_group, propose_wait);
 
 	/* Applied state decides (node_groups_reconcile); a refusal is tried again with the next
-	 * delta. */
+	 * delta, or by the timer. */
 	g->proposing = false;
 	if (rc < 0 || g->propose.result.code < 0)
 		log_warn("group", "regrouping was not accepted yet",
