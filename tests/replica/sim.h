@@ -131,6 +131,8 @@ void sim_store_free(struct store *s);
 void sim_store_attach(struct store *s, struct sim_proc *p); /* a process opened it */
 void sim_store_crash(struct store *s); /* all waits end; what was not durable is gone or not */
 void sim_store_lose_log(struct store *s, uint32_t new_incarnation);
+/* Of a process that is gone: the last records were never durable. How many they are. */
+unsigned sim_store_forget(struct store *s);
 void sim_store_lose_map(struct store *s, uint32_t new_incarnation);
 void sim_store_keep(struct store *s);    /* its disk is copied */
 void sim_store_go_back(struct store *s); /* of no process: its disk is what was copied */
@@ -216,6 +218,8 @@ bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);
 bool sim_case_old_map(uint64_t seed);
 bool sim_case_dead_successor(uint64_t seed);
+/* sim_lost.c */
+bool sim_case_lost(uint64_t seed);
 /* sim_force.c */
 bool sim_case_force(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);

@@ -255,6 +255,20 @@ void sim_store_go_back(struct store *s)
 	s->kept_no = 0;
 }
 
+unsigned sim_store_forget(struct store *s)
+{
+	unsigned n = 0;
+
+	for (; n < 8 && !list_empty(&s->lane); n++) {
+		struct entry *e = list_entry(s->lane.prev, struct entry, link);
+
+		if (e->no <= e->o->base_no || !is_data_record(e->r.kind))
+			break;
+		entry_free(e);
+	}
+	return n;
+}
+
 void sim_store_slow(struct store *s, uint64_t us)
 {
 	s->slow_us = us;
