@@ -34,6 +34,7 @@ static const struct row {
 	P(REGION, "rules_tier", "scrub.a_lost_map_row_is_damage_and_counted_anew"),
 	P(BAD_STAYS, "rules_tier", "tier.damaged_log_payload_is_damaged_not_stored"),
 	P(DESTAGE_CHECK, "rules_tier", "tier.damaged_log_payload_is_damaged_not_stored"),
+	P(MOVE_CHECK, "rules_tier", "scrub.a_flipped_block_is_marked_when_its_segment_is_collected"),
 	P(KV_COMMIT, "rules_tier", "tier.a_lost_or_older_database_is_said_to_be_lost"),
 	P(FOLD, "rules_tier", "tier.keeps_what_was_destaged_with_mixed_policies"),
 #undef P

@@ -190,6 +190,26 @@ TEST(scrub, a_flipped_summary_costs_no_block_and_its_segment_is_written_anew)
 	finish(&h, m);
 }
 
+/* I12: what is moved gets a new summary over it; bad bytes may not. */
+TEST(scrub, a_flipped_block_is_marked_when_its_segment_is_collected)
+{
+	struct harness h;
+	struct model *m = start(&h, "collected", false);
+	struct map_page p;
+
+	fill(&h, m, 0, 4);
+	fill(&h, m, 1, 12); /* the segment of the first is sealed by now */
+	flip(&h, place_of(&h, 0, 3, 17), 99);
+	fill(&h, m, 0, 3); /* and most of it is garbage */
+	EXPECT_OK(h_settle(&h));
+	EXPECT_OK(h_page_get(&h, 0, 3, &p));
+	EXPECT_EQ(map_entry_kind(p.entry[17].word), MAP_DAMAGED);
+	m->page[0][3].seed[17] = H_DAMAGED;
+	EXPECT_EQ(h_compare(&h, m, false), 1);
+	h_verify(&h, true);
+	finish(&h, m);
+}
+
 /* A device that drops a write, or does it elsewhere: what is there is sound, and not ours. */
 static void swapped(const char *name, bool lost)
 {
