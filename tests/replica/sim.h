@@ -144,6 +144,7 @@ void sim_store_fill(struct store *s, bool full); /* of space that it could grant
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
 void sim_store_mark(struct store *s, uint64_t object, uint32_t block); /* and the store says so */
+bool sim_store_alter(struct store *s, uint64_t object, uint32_t block); /* soundly; again: as it was */
 bool sim_store_has_marked(struct store *s);
 void sim_store_spoil(struct store *s); /* its log is damaged where it was durable (L3) */
 void sim_store_mend(struct store *s); /* what it could not read, it can again */
@@ -218,6 +219,8 @@ bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);
 bool sim_case_old_map(uint64_t seed);
 bool sim_case_dead_successor(uint64_t seed);
+/* sim_differ.c */
+bool sim_case_differ(uint64_t seed);
 /* sim_lost.c */
 bool sim_case_lost(uint64_t seed);
 /* sim_force.c */

@@ -155,6 +155,7 @@ static void hook_event(void *ctx, uint8_t severity, const char *code, const char
 	sim.newer_told += !strcmp(code, "DATA_NEWER");
 	if (severity >= 2 && !(sim.losing && (!strcmp(code, "DATA_CORRUPT_UNREPAIRABLE") ||
 					      !strcmp(code, "REPLICA_LOST_DATA") ||
+					      !strcmp(code, "DATA_DIVERGED") ||
 					      !strcmp(code, "DATA_NEWER"))))
 		sim_fail("event %s: %s", code, text);
 }

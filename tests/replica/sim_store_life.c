@@ -305,6 +305,35 @@ void store_on_damage(struct store *s, unsigned shard,
 	s->damage_arg = arg;
 }
 
+static void alter(struct sblock *b)
+{
+	uint8_t bytes[BLOCK_SIZE] = {0};
+
+	b->word[0] ^= 1ull << 40;
+	for (unsigned k = 0; k < SIM_SECTORS_PER_BLOCK; k++)
+		put_le64(bytes + k * SIM_SECTOR, b->word[k]);
+	b->fp = hash_block(bytes);
+}
+
+bool sim_store_alter(struct store *s, uint64_t object, uint32_t block)
+{
+	struct store_object *o;
+
+	list_for_each(o, &s->objects, link)
+	{
+		struct page *pg = !o->deleted && o->id == object ? o->page[block >> PAGE_SHIFT] : NULL;
+		unsigned i = block % PAGE_BLOCKS;
+
+		if (!pg || pg->view.b[i].state != BLOCK_DATA)
+			continue;
+		alter(&pg->view.b[i]);
+		if (pg->base.b[i].state == BLOCK_DATA)
+			alter(&pg->base.b[i]);
+		return true;
+	}
+	return false;
+}
+
 void sim_store_mark(struct store *s, uint64_t object, uint32_t block)
 {
 	struct store_object *o;
