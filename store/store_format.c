@@ -298,6 +298,7 @@ static int give_up_missing(struct store *s)
 
 int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool keep_map)
 {
+	uint32_t log_incarnation = 0;
 	struct store *s;
 	struct uuid log;
 	int rc = group_open(cfg, false, &s);
@@ -305,6 +306,9 @@ int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool
 	if (rc)
 		return rc;
 	uuid_make(&log);
+	/* One for all: where a reset was cut short some have the next number already. */
+	for (unsigned i = 0; i < s->device_count; i++)
+		log_incarnation = MAX(log_incarnation, s->devices[i].sb.log_incarnation + 1);
 	rc = give_up_missing(s);
 	/* Superblocks first, marked: a crash between here and the end leaves a group that must be reset
 	 * again, never an empty map under the old incarnation. */
@@ -316,7 +320,7 @@ int store_reset(const struct store_config *cfg, uint32_t group_incarnation, bool
 				continue;
 			if (!step) {
 				d->sb.log = log;
-				d->sb.log_incarnation++;
+				d->sb.log_incarnation = log_incarnation;
 				d->sb.group_incarnation = group_incarnation;
 			}
 			if (!keep_map)

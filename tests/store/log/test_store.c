@@ -844,3 +844,35 @@ TEST(device, reset)
 	expect_block(&r, 2, 0, 0);
 	rig_close(&r);
 }
+
+/* One device has the superblock of the new life, the others do not: the next reset brings them together. */
+TEST(device, reset_after_one_that_was_cut_short)
+{
+	struct store_config cfg;
+	struct device d;
+	struct rig r;
+
+	rig_make(&r, "reset2", 2, true, 96 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_close(&r);
+	for (unsigned i = 0; i < r.count; i++) {
+		EXPECT_OK(device_open(&d, r.names[i], true, false));
+		EXPECT_OK(device_read_superblock(&d));
+		d.sb.log_incarnation++;
+		d.sb.group_incarnation++;
+		uuid_make(&d.sb.log);
+		EXPECT_OK(device_write_superblock(&d));
+		device_close(&d);
+		EXPECT_RC(rig_open(&r, 1), -ERR_LOG_LOST);
+		cfg = (struct store_config){.devices = r.names,
+					    .device_count = r.count,
+					    .metadata_dir = r.meta,
+					    .cluster = r.cluster,
+					    .node = r.node,
+					    .shards = 1};
+		EXPECT_OK(store_reset(&cfg, 3 + i, i % 2));
+		EXPECT_OK(rig_open(&r, 1));
+		rig_close(&r);
+	}
+}
