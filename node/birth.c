@@ -227,6 +227,8 @@ static struct json *identity_json(const struct identity *id)
 	json_put_u64(j, "recovery_index", id->recovery_index);
 	json_put_bool(j, "recovering", id->recovering);
 	json_put_u64(j, "behind", id->behind);
+	if (id->raft_begun) /* files of before have no such key, and a checksum */
+		json_put_bool(j, "raft_begun", true);
 	return j;
 }
 
@@ -285,6 +287,7 @@ int identity_load(const char *state_dir, struct identity *out)
 	out->recovery_term = json_u64(j, "recovery_term", 0);
 	out->recovery_index = json_u64(j, "recovery_index", 0);
 	out->recovering = json_bool(j, "recovering", false);
+	out->raft_begun = json_bool(j, "raft_begun", false);
 	out->behind = (uint16_t)MIN(json_u64(j, "behind", 0), (uint64_t)UINT16_MAX);
 	out->number = (uint16_t)number;
 	out->incarnation = (uint32_t)incarnation;
@@ -302,6 +305,20 @@ int identity_load(const char *state_dir, struct identity *out)
 		memset(out, 0, sizeof(*out));
 	}
 	return rc;
+}
+
+int birth_raft_there(const char *state_dir, const struct identity *id)
+{
+	CLEANUP(free_ptr) char *marker = in_dir(state_dir, "raft/RAFT");
+
+	if (!id->raft_begun || access(marker, F_OK) == 0)
+		return 0;
+	log_error("birth",
+		  "the Raft log of this node is gone: is its file system mounted? What a voter has forgotten "
+		  "may have counted, so it never begins again with an empty one. If it is lost: ashlar node "
+		  "remove NAME --dead on another node, then empty the state directory and join anew",
+		  "missing=\"%s\"", marker);
+	return -ERR_CORRUPT;
 }
 
 int identity_save(const char *state_dir, const struct identity *id)

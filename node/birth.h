@@ -28,6 +28,7 @@ struct identity {
 	uint16_t recovery, behind;
 	uint32_t recovery_id; /* of the last one; two that were made beside each other must not meet */
 	uint64_t recovery_term, recovery_index; /* where its log ended: 0: not known here */
+	bool raft_begun; /* its Raft log was made: from then on it may never be empty */
 	bool recovering; /* `ashlard recover` is under way: this node must not start */
 	bool bootstrap; /* node 1: began as a Raft of one; proposes CMD_CLUSTER_INIT to an empty state */
 	char cluster_name[NAME_MAX_LEN + 1], name[NAME_MAX_LEN + 1];
@@ -35,6 +36,8 @@ struct identity {
 
 /* 0; -ERR_UNCLAIMED: no identity yet; -ERR_CORRUPT / -ERR_VERSION with a log line naming the file. */
 int identity_load(const char *state_dir, struct identity *out) MUST_USE;
+/* 0; -ERR_CORRUPT with a log line: the Raft log of a node that had one is not there. */
+int birth_raft_there(const char *state_dir, const struct identity *id) MUST_USE;
 int identity_save(const char *state_dir, const struct identity *id) MUST_USE;
 /* incarnation = max(incarnation + 1, at_least), durable before it returns. */
 int identity_raise(const char *state_dir, struct identity *id, uint32_t at_least) MUST_USE;

@@ -71,10 +71,15 @@ static int start_control(void *ctx)
 				     .bootstrap = n->identity.bootstrap,
 				     .hooks = &node_control_hooks,
 				     .ctx = n};
-	int count = birth_peers_load(n->config.state_dir, n->hints, NODES_MAX);
+	int count = birth_peers_load(n->config.state_dir, n->hints, NODES_MAX), rc;
 
 	n->hint_count = count > 0 ? (unsigned)count : 0;
-	return control_start(&cfg, &n->control);
+	rc = birth_raft_there(n->config.state_dir, &n->identity);
+	rc = rc ? rc : control_start(&cfg, &n->control);
+	if (rc || n->identity.raft_begun)
+		return rc;
+	n->identity.raft_begun = true;
+	return identity_save(n->config.state_dir, &n->identity);
 }
 
 static int start_listener(void *ctx)

@@ -381,6 +381,7 @@ static int follow(struct recovery *r, const char *text, bool found)
 	rc = note(r, true);
 	if (!rc && found)
 		rc = raft_aside(r, t.recovery);
+	r->id.raft_begun = false; /* it gets the log of the recovered cluster */
 	rc = rc ? rc : note(r, false);
 	if (rc)
 		return rc;

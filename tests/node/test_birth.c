@@ -90,8 +90,7 @@ TEST(token, secrets_differ_and_are_checked)
 TEST(identity, is_absent_then_kept_then_raised)
 {
 	struct config c = node_config("id");
-	struct identity id = {.number = 3, .incarnation = 7, .name = "n3", .cluster_name = "lab"},
-			got;
+	struct identity id = {.number = 3, .incarnation = 7, .name = "n3", .cluster_name = "lab"}, got;
 
 	EXPECT_RC(identity_load(c.state_dir, &got), -ERR_UNCLAIMED);
 	uuid_make(&id.cluster);
@@ -107,7 +106,9 @@ TEST(identity, is_absent_then_kept_then_raised)
 	EXPECT_EQ(got.incarnation, 100);
 	EXPECT_OK(identity_load(c.state_dir, &id));
 	EXPECT_EQ(id.incarnation, 100);
-	EXPECT(!id.removed);
+	EXPECT(!id.removed && !id.raft_begun);
+	EXPECT_OK(birth_raft_there(c.state_dir, &id));
+	id.raft_begun = true; /* from now on its Raft log may not be gone */
 	id.removed = true; /* it never starts its part again */
 	id.recovery = 2;
 	id.behind = 3;
@@ -118,6 +119,7 @@ TEST(identity, is_absent_then_kept_then_raised)
 	EXPECT_OK(identity_save(c.state_dir, &id));
 	EXPECT_OK(identity_load(c.state_dir, &got));
 	EXPECT(got.recovery_term == 5 && got.recovery_index == 1ull << 40 && got.recovering);
+	EXPECT_RC(birth_raft_there(c.state_dir, &got), -ERR_CORRUPT);
 	EXPECT(got.removed && got.recovery == 2 && got.behind == 3 && got.recovery_id == 0xfedcba98);
 	config_free(&c);
 }

@@ -163,8 +163,16 @@ def raft(v, r):
     return path
 
 
-# name: (damage, what must happen: "repair": comes up and ends in-sync; "either": that, or it says what is
-# damaged and serves without it or does not start)
+def raft_gone(v, r):
+    """As if its file system were not mounted."""
+    path = lab.path(v, "state", "raft")
+    shutil.rmtree(path)
+    os.mkdir(path)
+    return path
+
+
+# name: (damage, what must happen: "repair": comes up and ends in-sync; "refuse": does not start; "either": repair,
+# or it says what is damaged and serves without it or does not start)
 CASES = {
     "superblock-first": (superblocks("first"), "repair"), "superblock-last": (superblocks("last"), "repair"),
     "superblock-both": (superblocks("both"), "either"),
@@ -173,7 +181,7 @@ CASES = {
     "map-MANIFEST": (metadata("MANIFEST-*"), "repair"), "map-CURRENT": (metadata("CURRENT"), "repair"),
     "map-sst": (metadata("*.sst"), "repair"), "map-WAL": (metadata("*.log"), "repair"),
     "identity.json": (state_file("identity.json"), "either"), "node.key": (state_file("node.key"), "either"),
-    "raft-log": (raft, "either"),
+    "raft-log": (raft, "either"), "raft-gone": (raft_gone, "refuse"),
 }
 
 
@@ -252,6 +260,8 @@ def one(name, r):
     print(f"  {case}: node {v}, {os.path.relpath(path, lab.path(v))}: {answer}", flush=True)
     for m in (said or messages)[:3]:
         print("      " + m.split(" ", 1)[1][:220], flush=True)
+    if want == "refuse" and answer != "refuses":
+        fail(f"{case}: the node starts")
     restored = False
     if answer in ("refuses", "serves without the disk group"):
         if answer == "refuses" and want == "repair":
