@@ -187,13 +187,18 @@ void guard_x11_leave(struct consensus *c)
 /* X12. In libraft one that is no voter by its own log never stands for leader; in Raft it does. If the leader
  * that took its vote dies while only such ones have the entry, they have the longest log: they refuse the
  * others, who may be too few without them, and do not stand themselves: no leader for ever. So who has no
- * vote in a configuration hears of it when it is committed: a majority of those who have one has it then. */
+ * vote in a configuration hears of it when it is committed: a majority of those who have one has it then.
+ * Who votes in the newest one gets all: after a restart nothing counts as committed, however old, and without
+ * its answer nothing would ever. */
 void guard_x12_hold_back(const struct consensus *c, uint64_t to, struct raft_append_entries *a)
 {
-	for (unsigned i = 0; i < a->n_entries && guard_on(GUARD_X12); i++) {
+	const struct raft_server *s = configuration_get(&c->raft.configuration, to);
+
+	if (!guard_on(GUARD_X12) || (s && s->role == RAFT_VOTER))
+		return;
+	for (unsigned i = 0; i < a->n_entries; i++) {
 		const struct raft_entry *e = &a->entries[i];
 		struct raft_configuration conf;
-		const struct raft_server *s;
 		bool votes;
 
 		if (e->type != RAFT_CHANGE || a->prev_log_index + 1 + i <= c->raft.commit_index ||

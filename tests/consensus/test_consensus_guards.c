@@ -703,6 +703,26 @@ TEST(guard, x12_who_loses_its_vote_hears_of_it_when_it_is_committed)
 	}
 }
 
+/* Node 3 was without a vote for a while. We start again, and know nothing for committed. */
+TEST(guard, x12_who_votes_now_gets_all)
+{
+	struct bench *b = &bench;
+
+	bench_init(b, 2);
+	bench_change(b, 2, 2);
+	bench_change(b, 2, 3);
+	bench_boot(b);
+	bench_elect(b);
+	bench_settle(b);
+	bench_receive(b, 3,
+		      &(struct raft_message){.type = RAFT_IO_APPEND_ENTRIES_RESULT,
+					     .append_entries_result = {3, 3, 1}});
+	bench_advance(b, 60);
+	EXPECT_EQ(b->c->raft.commit_index, 1);
+	EXPECT_EQ(told(b, 3), 4);
+	bench_fini(b);
+}
+
 /* Several appends are under way when the node is closed. */
 static void close_while_writing(void)
 {
