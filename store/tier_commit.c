@@ -591,7 +591,7 @@ int txn_commit(struct tier *t)
 		rc = shares_finish(t);
 	if (!rc)
 		rc = FAILPOINT(units_written);
-	if (!rc)
+	if (!rc && rule(RULE_DATA_FIRST))
 		rc = segments_flush_devices(&t->seg);
 	if (!rc)
 		rc = FAILPOINT(units_flushed);

@@ -92,6 +92,7 @@ enum rule {
 	RULE_MOVE_CHECK,     /* I12: what is moved is verified */
 	RULE_DESTAGE_CHECK,  /* I12: what is destaged is verified */
 	RULE_KV_COMMIT,      /* a map database that lost commits is lost */
+	RULE_DATA_FIRST,     /* P15: blocks are durable before the map names them */
 	RULE_FOLD,           /* I15: the fold is that of the page versions */
 	RULE_HOLES,          /* I15: holes travel, too */
 	RULE_MERGED_FP,      /* I16: a merged block gets a fingerprint of its own */

@@ -39,6 +39,7 @@ static const struct planted {
 	P(UNCOMMITTED, "lag"),
 	P(SKIPPED, "return"),
 	P(FOLD, "return"),
+	P(DATA_FIRST, "log"),
 	P(HOLES, "trims"),
 	P(MERGED_FP, "partial"),
 	P(LOGGED, "from_seed"),
