@@ -2,8 +2,8 @@
 /* What goes wrong, and when. Crashes, power cuts, silences and pauses may come to all, in any
  * order; but what destroys bytes comes to one node only, the *hurt* one, and only what others hold
  * as well:
- *   - the map is lost only while no object lists the node's replica as in, or, while the node works,
- *     while each object has a replica in elsewhere
+ *   - the map is lost only while no object lists the node's replica as in, or all are in, or, while the
+ *     node works, while each object has a replica in elsewhere
  *   - bits rot, and a capacity device fails, only while every object has all members in
  * A client may be told of a bad block only if the hurt node's replica was the last one in since. */
 #include <stdio.h>
@@ -342,8 +342,8 @@ void sim_end_at_io(struct sim_node *s, enum vio_kind kind, unsigned count, enum 
 	vhost_set_fault(s->host, disk_fault, s);
 }
 
-/* Its map is lost while it is down and out (L5). What nodes in reach have applied says little: they may just
- * have started, and what decides may still be on its way. */
+/* Its map is lost while it is down, and out, or all others are in: its group starts empty (L5). What nodes in
+ * reach have applied says little: they may just have started, and what decides may still be on its way. */
 static void lose_map(void *arg);
 
 static void lose_map_now(void *arg, const struct command_result *r)
@@ -352,7 +352,7 @@ static void lose_map_now(void *arg, const struct command_result *r)
 
 	if (s->proc || sim.faults_over)
 		return;
-	if (sim_has_applied(r->index) && is_out(s)) {
+	if (sim_has_applied(r->index) && (is_out(s) || all_in())) {
 		sim_trace("node %u loses its map", s->number);
 		vdb_remove(s->host, SIM_DB);
 		sim.counts.reformats++;
@@ -389,7 +389,7 @@ static void fault_process(struct sim_node *s)
 		}
 		sim_node_kill(s, false);
 		if (s == hurt && sim_chance(p->reformat)) {
-			lose_map(s);
+			simhost_at(sim_rand(0, 1000) * SIM_MS, NULL, lose_map, NULL, s);
 			sim_restart_in(s, sim_rand(2000, 5000) * SIM_MS);
 			return;
 		}

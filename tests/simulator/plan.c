@@ -235,6 +235,14 @@ void sim_plan_errands(struct sim_plan *p, uint64_t seed)
 	errands(p, &r);
 }
 
+void sim_plan_reformat(struct sim_plan *p, uint64_t seed)
+{
+	sim_plan_from_seed(p, seed);
+	p->reformat = 0.8;
+	p->kill = 0.01;
+	p->fault_us = 4000000 + seed % 4 * 1000000;
+}
+
 /* A shape, over and over, in weather that is fair otherwise. */
 static void plan_shape(struct sim_plan *p, uint64_t seed, unsigned shapes)
 {
@@ -325,7 +333,7 @@ static const struct {
 #define NAMED(name) {#name, sim_plan_##name}
 	NAMED(from_seed), NAMED(rough),  NAMED(partial), NAMED(fence), NAMED(log),
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
-	NAMED(full),      NAMED(device), NAMED(errands),
+	NAMED(full),      NAMED(device), NAMED(errands), NAMED(reformat),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
 	NAMED(at_io),    NAMED(full_log), NAMED(trims),
 #undef NAMED

@@ -61,6 +61,7 @@ sim_plan_fn sim_plan_dedup;
 sim_plan_fn sim_plan_full;
 sim_plan_fn sim_plan_device;
 sim_plan_fn sim_plan_errands;
+sim_plan_fn sim_plan_reformat;
 /* One shape and little else. */
 sim_plan_fn sim_plan_cut_off;
 sim_plan_fn sim_plan_lag;
