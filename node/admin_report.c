@@ -65,6 +65,32 @@ static void tell(struct admin *a, const struct map_group *known, uint8_t state, 
 		r->busy = false;
 }
 
+/* A group that the cluster counts on and this node knows nothing of (devices.json was lost, or is another's)
+ * is one that could not be opened. */
+static void report_unknown(struct admin *a, const struct admin_group *g, unsigned n, uint64_t now,
+			   uint64_t delay_us)
+{
+	const struct map *m = admin_map(a);
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h && !a->report->busy;
+	     h = hmap_walk(&m->groups, h)) {
+		const struct map_group *known = container_of(h, struct map_group, by_id);
+		struct admin_group none = {.group = known->id, .failed = -ENOENT};
+		unsigned i = 0;
+
+		while (i < n && !uuid_equal(&known->uuid, &g[i].uuid))
+			i++;
+		if (i == n && known->node == a->cfg.identity->number && known->state == GROUP_ACTIVE &&
+		    has_failed(a->report, &none, now, delay_us)) {
+			log_error("group",
+				  "the cluster counts on a disk group of which this node knows nothing: look "
+				  "at devices.json in state_dir; its copies are made anew elsewhere",
+				  "group=%u", known->id);
+			tell(a, known, GROUP_FAILED, known->free_steps);
+		}
+	}
+}
+
 void admin_report(struct admin *a)
 {
 	struct admin_group g[GROUPS_PER_NODE_MAX];
@@ -91,4 +117,5 @@ void admin_report(struct admin *a)
 		if (state != known->state || steps != known->free_steps)
 			tell(a, known, state, steps);
 	}
+	report_unknown(a, g, n, now, delay_us);
 }
