@@ -291,17 +291,45 @@ def one(name, r):
     shutil.rmtree(kept)
 
 
+def devices_gone():
+    """The node forgot which devices its group has: it says so, the copies are made anew, and it has them again
+    when the file is back."""
+    def group_is(state):
+        return any(g["node"] == "node2" and g["state"] == state for g in lab.json("diskgroup", "list")["diskgroups"])
+
+    known.case = "devices-gone"
+    lab.ashlar("cluster", "set", "rebuild_delay_s", "2")
+    lab.do("kill", 2)
+    path, at = lab.path(2, "state", "devices.json"), os.path.getsize(lab.path(2, "log"))
+    os.rename(path, path + ".kept")
+    lab.do("start", 2)
+    watch_for(f"{known.case}: its group to count as failed", lambda: group_is("failed"), 30)
+    if not any("devices.json" in m for m in lab.log_since(2, at)):
+        fail(f"{known.case}: no message names devices.json")
+    lab.in_sync(60)
+    known.verify((1, 2, 3))
+    lab.do("kill", 2)
+    os.rename(path + ".kept", path)
+    lab.do("start", 2)
+    watch_for(f"{known.case}: its group to be active", lambda: group_is("active"), 30)
+    lab.in_sync(60)
+    known.verify((1, 2, 3))
+    print(f"  {known.case}: said, and made good", flush=True)
+
+
 known.write(1, 0, SIZE)
 known.case = "undamaged"
 known.verify((1, 2, 3))
 # A damaged table may be met only when it is compacted, rounds later; the group then comes back by itself
 # (sys_reopen waits for that).
-names = os.environ.get("CASES", ",".join(CASES)).split(",")
+names = os.environ.get("CASES", ",".join(CASES) + ",devices-gone").split(",")
 rounds = int(os.environ.get("ROUNDS", 12 if LONG else 1))
 for r in range(rounds):
-    for name in names:
+    for name in [n for n in names if n in CASES]:
         t = time.monotonic()
         one(name, r)
         if os.environ.get("TIMES"):
             print(f"      {time.monotonic() - t:.1f} s")
+if "devices-gone" in names:
+    devices_gone()
 lab.done()
