@@ -304,6 +304,15 @@ class Nbd:
         self.close()
 
 
+def groups_of(volume, block):
+    """The disk groups that have a replica of a 4 KiB block, by `volume show -o json`."""
+    unit_blocks = 256  # of a stripe unit
+    stripe, size = volume["stripe_count"], volume["object_size_bytes"] // 4096
+    unit = block % (stripe * size) // unit_blocks
+    index = block // (stripe * size) * stripe + unit % stripe
+    return [r["group"] for r in volume["objects"][index]["replicas"]]
+
+
 class Known:
     """A volume whose whole content is known: what was written through any node reads back right through every one."""
     CHUNK = 1 << 20

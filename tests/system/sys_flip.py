@@ -36,14 +36,24 @@ def used(path, lo=0, hi=None):
 
 
 def live(path):
-    """A byte of a block that holds current data of the volume, and only once."""
+    """A byte of a block that holds current data of the volume, and only once. What a replica that was here before
+    has left is no such block."""
+    volume = lab.json("volume", "show", "v", node=alive_node())
+    group = {g["node"]: g["group"] for g in lab.json("diskgroup", "list", node=alive_node())["diskgroups"]}
+    own = group[os.path.basename(os.path.dirname(path))]
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
-        for _ in range(200):
-            b = rng.randrange(SIZE // 4096) * 4096
-            at = m.find(known.content[b:b + 64])
-            if at >= 0 and at % 4096 == 0 and m.find(known.content[b:b + 64], at + 1) < 0:
+        for _ in range(600):
+            b = rng.randrange(SIZE // 4096)
+            if own not in groups_of(volume, b):
+                continue
+            at = m.find(known.content[b * 4096:b * 4096 + 64])
+            if at >= 0 and at % 4096 == 0 and m.find(known.content[b * 4096:b * 4096 + 64], at + 1) < 0:
                 return at + rng.randrange(4096)
     return None
+
+
+def alive_node():
+    return next(n for n in (1, 2, 3) if lab.alive(n))
 
 
 def device(name, where):

@@ -41,13 +41,10 @@ class Content:
 
     def ratio(self, volume):
         """Duplicates are found within a disk group: each group's blocks are counted by themselves."""
-        stripe, size = volume["stripe_count"], volume["object_size_bytes"] // 4096
         groups = {}
         for i, number in enumerate(self.ids):
-            unit = i % (stripe * size) // UNIT
-            index = i // (stripe * size) * stripe + unit % stripe
-            for r in volume["objects"][index]["replicas"]:
-                groups.setdefault(r["group"], []).append(number)
+            for g in groups_of(volume, i):
+                groups.setdefault(g, []).append(number)
         return sum(map(len, groups.values())) / sum(len(set(g)) * 0.5 for g in groups.values())
 
 
