@@ -173,7 +173,8 @@ static void pass_end(struct tier *t)
 
 	s->row.phase = SCRUB_IDLE;
 	s->row.asked = false;
-	s->row.finished_s = scrub_wall_s(t);
+	/* After a restart the pass may end before the date is known here. */
+	s->row.finished_s = MAX(scrub_wall_s(t), s->row.started_s);
 	s->row.passes++;
 	scrub_save(t);
 	scrub_free(t);
