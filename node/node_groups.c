@@ -284,6 +284,8 @@ void node_group_opened(struct node *n, struct node_group *g, int rc)
 		group_note_failure(n, g, rc);
 		if (node_group_reopening(g))
 			node_group_reopen_failed(n, g, rc);
+		else if (!g->lost && !g->waiting_us && !g->reopen.gave_up)
+			node_group_not_opened(n, g); /* what was to begin anew, too */
 		node_groups_again(n);
 		return;
 	}

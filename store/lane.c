@@ -424,6 +424,7 @@ static void on_turn(struct turn_end *t)
 	if (store_failed(l->shard->store)) {
 		fail_waiting(l);
 		reap(l);
+		shard_quiesce(l->shard); /* no write will end any more that would */
 		return;
 	}
 	if (l->name_release && !l->open && open_batch(l, 0, 0, LANE_NAME))
@@ -438,6 +439,8 @@ static void on_turn(struct turn_end *t)
 		reap(l);
 	}
 	turn_end_disarm(t); /* lane_close armed it again */
+	if (store_failed(l->shard->store))
+		shard_quiesce(l->shard);
 }
 
 static void on_written(struct wait *w, int rc)
