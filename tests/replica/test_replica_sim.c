@@ -309,7 +309,6 @@ static int plant(uint64_t tries, unsigned only)
 		 sim_case_repair},
 		{RULE_DROP_APPLIED, 32, "dropped before the drop is applied (C1)"},
 		{RULE_KEEP, 1, "a planned move that drops the old primary (T3)", sim_case_move},
-		{RULE_FENCED, 80, "FENCED by a primary that goes on (N5)"},
 		{RULE_CONFIRM, 1, "reads not confirmed where a clock may stop (N6)", run_stopped_confirmed},
 		{RULE_CONFIRM_ALL, 1, "reads confirmed by one member only (N6)", sim_case_stopped_alone},
 		{RULE_PURGE, 20, "purged by an old map (A3)", sim_case_old_map},
