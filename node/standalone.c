@@ -72,18 +72,24 @@ struct standalone_op {
 
 #define POLL_US 20000u
 
-static void failed(struct standalone_op *op, const char *what, int status, const char *text)
+/* A node that stops answers so too: what is left to do then is the next start's. */
+static bool refused(struct standalone_op *op, const char *what, int status, const char *text)
 {
-	log_error("standalone", what, "status=%d answer=%s", status, text);
-	node_exit(op->node, "the standalone cluster could not be made (see above)");
+	if (status == 200 || status == 201)
+		return false;
+	if (!op->node->stopping) {
+		log_error("standalone", what, "status=%d answer=%s", status, text);
+		node_exit(op->node, "the standalone cluster could not be made (see above)");
+	}
+	return true;
 }
 
 static void group_added(void *arg, int status, const char *text)
 {
 	struct standalone_op *op = arg;
 
-	if (status != 200 && status != 201)
-		failed(op, "disk group", status, text);
+	if (refused(op, "disk group", status, text))
+		return;
 	log_info("standalone", "ready", "admin=unix:%s nbd=%s", op->node->config.admin_socket,
 		 op->node->config.nbd_unix);
 	timer_fini(&op->poll);
@@ -93,13 +99,15 @@ static void group_added(void *arg, int status, const char *text)
 static void initialised(void *arg, int status, const char *text)
 {
 	struct standalone_op *op = arg;
-	struct json *spec = json_object_new(), *capacity = json_array_new();
 	CLEANUP(free_ptr) char *path = xasprintf("%s/cache", op->dir);
 	CLEANUP(free_ptr) char *data = xasprintf("%s/capacity", op->dir);
 	CLEANUP(free_ptr) char *body = NULL;
+	struct json *spec, *capacity;
 
-	if (status != 200 && status != 201)
-		failed(op, "cluster init", status, text);
+	if (refused(op, "cluster init", status, text))
+		return;
+	spec = json_object_new();
+	capacity = json_array_new();
 	json_put_str(spec, "cache", path);
 	json_add_str(capacity, data);
 	json_put(spec, "capacity", capacity);

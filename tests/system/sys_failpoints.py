@@ -36,6 +36,9 @@ class Node:
         rc, out, _ = self.ashlar("diskgroup", "list", "-o", "json", rc=None)
         return rc == 0 and any(g["state"] == "active" for g in json.loads(out)["diskgroups"])
 
+    def answers(self):
+        return self.ashlar("status", rc=None)[0] == 0
+
     def ashlar(self, *args, rc=0):
         return sh(f"{BIN}/ashlar", *args, rc=rc, env=self.env)
 
@@ -112,11 +115,14 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
                   lambda: node.ended() or (node.ashlar("volume", "delete", "fill", "--yes", rc=None), node.ended())[1], 90)
         node.died("delete_step")
 
-        node.start()
-        watch_for("the node", node.serves, 60)
-        node.p.send_signal(signal.SIGTERM)
-        if node.p.wait(timeout=20) != 0:
-            fail(f"exit {node.p.returncode} after SIGTERM")
+        step("stopped at any moment after its start")
+        for turn in range(12):
+            node.start()
+            watch_for("the node", node.serves if turn == 0 else node.answers, 60)
+            time.sleep(random.random() * 0.06)  # the moment
+            node.p.send_signal(signal.SIGTERM)
+            if node.p.wait(timeout=20) != 0:
+                fail(f"exit {node.p.returncode} after SIGTERM\n{node.tail()}")
         for f in ("capacity", "cache"):
             sh(f"{BIN}/ashlard", "inspect", f"{d}/{f}")
         rc, _, err = sh(f"{BIN}/ashlard", "run", "--standalone", d, rc=None, env={"ASHLAR_FAILPOINT": "nowhere=kill"})
