@@ -121,8 +121,10 @@ static void verdict(void)
 	if (sim.plan.full)
 		clients_last(LAST_WRITE, "the last writes are not answered");
 	must_end(sim_all_quiet, "not all replicas are as they were");
-	if (!sim.failure[0])
-		sim_check_replicas();
+	while (!sim.failure[0] && !sim_check_replicas()) {
+		run_until(NULL, simhost_now_us() + SIM_UNDER_WAY_US); /* the failed group is noticed */
+		must_end(sim_all_quiet, "not all replicas are back");
+	}
 	/* What was acknowledged must be there: everything in play is read once more. */
 	clients_last(LAST_READ, "the last reads are not answered");
 	if (!sim.failure[0]) {

@@ -94,7 +94,7 @@ struct sim {
 	struct sim_counts {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
-			fences, held, deep_pauses, resizes, joins, group_fails, map_damages,
+			fences, held, deep_pauses, resizes, joins, group_fails, map_damages, damages_met,
 			operator_restarts, shapes, full, trims, device_fails, jobs, moved,
 			removals, dead_removals;
 	} counts;
@@ -175,7 +175,7 @@ void sim_errands_count(void); /* what came of it */
 void sim_check_begin(void);
 void sim_check_now(void); /* between events */
 bool sim_all_quiet(void);
-void sim_check_replicas(void);
+bool sim_check_replicas(void); /* false: a group failed over it; when all is quiet again, once more */
 void sim_check_credits(void); /* when nothing is under way */
 void sim_describe(char *text, size_t size);
 
