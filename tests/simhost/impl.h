@@ -52,6 +52,7 @@ struct vproc {
 	uint64_t paused_until;
 	uint64_t stall_us; /* 0: no stall to come */
 	unsigned stall_points;
+	uint64_t midst_until; /* it stands still in the midst of something until then */
 	struct list fibers;
 	struct list files; /* struct vfd */
 	size_t leaked;

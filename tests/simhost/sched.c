@@ -402,6 +402,7 @@ void fiber_clock(void)
 		return;
 	us = p->stall_us;
 	p->stall_us = 0;
+	p->midst_until = S.now + us;
 	vproc_pause(p, us);
 	fiber_sleep(us);
 }
@@ -658,6 +659,11 @@ void vproc_stall(struct vproc *p, unsigned points, uint64_t us)
 {
 	p->stall_points = points;
 	p->stall_us = us;
+}
+
+bool vproc_in_midst(const struct vproc *p)
+{
+	return p->midst_until > S.now;
 }
 
 struct vproc *vproc_current(void)

@@ -61,6 +61,7 @@ void vproc_pause(struct vproc *p, uint64_t us); /* SIGSTOP, or a stalled virtual
 /* The same, but in the midst of what it does: when its threads look at a clock for the points-th time from
  * now, just before they do. */
 void vproc_stall(struct vproc *p, unsigned points, uint64_t us);
+bool vproc_in_midst(const struct vproc *p); /* it does so now: its data may be half changed */
 struct vproc *vproc_current(void);
 struct vhost *vproc_host(const struct vproc *p);
 size_t vproc_leaked(const struct vproc *p); /* allocations that were left when main returned */

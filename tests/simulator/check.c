@@ -158,6 +158,8 @@ static void check_control(void)
 					 (unsigned long long)st.term, leader_of[st.term], i);
 			leader_of[st.term] = (uint16_t)i;
 		}
+		if (vproc_in_midst(s->proc)) /* it may have applied what it has not counted yet */
+			continue;
 		applied[i] = st.applied;
 		digest[i] = state_digest(control_state(s->node->control));
 		for (unsigned k = 1; k < i; k++)
