@@ -608,6 +608,7 @@ static void adopt(void *arg, struct store_object *so)
 	o->gen = store_object_gen(so);
 	o->group = a->g;
 	o->seen = MAX(o->seen, store_header(so)->seen);
+	set_policy(o); /* what the map says already; nothing may change in it for a long time */
 	object_busy(o);
 }
 
