@@ -382,7 +382,8 @@ static void hurry(struct consensus *c)
  *
  * libraft's transfer of leadership is not to be used (R6). A leader that nobody hears is nothing new to
  * Raft: the others elect another one, whose messages depose it; the same without one, at its own next look
- * at its contacts. Meanwhile it does not stand for election itself, or it would win with the longest log. */
+ * at its contacts. Meanwhile it does not stand for election itself, or it would win with the longest log.
+ * So it must not have the longest: as long as something here is not committed, it may be needed to lead. */
 
 bool consensus_resigning(struct consensus *c)
 {
@@ -391,7 +392,8 @@ bool consensus_resigning(struct consensus *c)
 
 void consensus_resign(struct consensus *c)
 {
-	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER || consensus_resigning(c))
+	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER || consensus_resigning(c) ||
+	    c->raft.commit_index < raft_last_index(&c->raft))
 		return;
 	c->resign_until_ms = consensus_now_ms(c) - c->jump_ms + RESIGN_MS;
 	consensus_fail_waiting(c, -ERR_NOT_LEADER);

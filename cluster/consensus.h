@@ -77,7 +77,8 @@ int consensus_make_voter(struct consensus *c, uint16_t id, struct wait *w) MUST_
 int consensus_make_standby(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 int consensus_remove(struct consensus *c, uint16_t id, struct wait *w) MUST_USE;
 /* The leader gives its leadership up, so that it can be taken out of the configuration: it falls silent, as
- * if it were cut off, until another one leads or RESIGN_MS are over. Not the leader: nothing. */
+ * if it were cut off, until another one leads or RESIGN_MS are over. Nothing happens if it is not the leader,
+ * or while something in its log is not committed: nobody else could be elected then. Ask again. */
 void consensus_resign(struct consensus *c);
 /* S2: the session to `leader` was reset and the reconnect refused. The clock shown to libraft jumps so
  * that its timer ends after rank × 30 ms, staggered by rank, at least one tick apart. */

@@ -121,3 +121,29 @@ TEST(failover, a_leader_that_resigns)
 		sim_finish(s);
 	}
 }
+
+/* Nobody else could be elected: it would have the longest log, and would not stand. */
+TEST(failover, a_leader_that_alone_has_something_does_not_resign)
+{
+	struct sim *s = &sim;
+	struct sim_params p;
+	struct sim_node *old;
+
+	sim_params_default(&p);
+	p.nodes = 3;
+	sim_start(s, 1, &p);
+	s->calm = true;
+	sim_run_until(s, s->now_us + 4000000);
+	old = sim_leader(s);
+	EXPECT(old != NULL && old->c->barrier_done);
+	EXPECT(sim_propose(s, old) != 0);
+	for (unsigned i = 0; i < 10000 && old->c->raft.commit_index == raft_last_index(&old->c->raft); i++)
+		sim_run_until(s, s->now_us + 1);
+	EXPECT(old->c->raft.commit_index < raft_last_index(&old->c->raft));
+	consensus_resign(old->c);
+	EXPECT(consensus_is_leader(old->c) && !consensus_resigning(old->c));
+	sim_run_until(s, s->now_us + 1000000);
+	consensus_resign(old->c);
+	EXPECT(!consensus_is_leader(old->c));
+	sim_finish(s);
+}

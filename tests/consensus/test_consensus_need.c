@@ -54,7 +54,7 @@ TEST(need, r3)
 }
 TEST(need, x1)
 {
-	needs(GUARD_X1, 696);
+	needs(GUARD_X1, 323);
 }
 TEST(need, x3)
 {
@@ -66,7 +66,7 @@ TEST(need, x8a)
 }
 TEST(need, cut)
 {
-	needs(GUARD_CUT, 813);
+	needs(GUARD_CUT, 641);
 }
 TEST(need, close)
 {
