@@ -230,7 +230,7 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 /* ---- The mark ----------------------------------------------------------------------------------
  * How far the database has come, beside it. A flipped bit in the length of its manifest's last record
  * looks to RocksDB like a torn tail: it opens as it was before, without a word, and its newer tables are
- * deleted. Written after each synced commit and not synced itself, so that a loss of power can only leave an
+ * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of power can only leave an
  * older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
  */
 
@@ -253,8 +253,9 @@ static void mark_write(struct kv *kv)
 }
 
 /* 0, or -ERR_CORRUPT: the database has been further than it is. A mark that is not there or damaged says
- * nothing. */
-static int mark_check(struct kv *kv, const char *dir, bool read_only)
+ * nothing; so it is made anew at once, also for a database that nothing is written to. One that was just created
+ * has none yet: what is there is another one's. */
+static int mark_check(struct kv *kv, const char *dir, bool create, bool read_only)
 {
 	CLEANUP(free_ptr) char *path = xasprintf("%s/" MARK_FILE, dir);
 	int fd = open(path, read_only ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -263,15 +264,17 @@ static int mark_check(struct kv *kv, const char *dir, bool read_only)
 
 	if (fd < 0)
 		return 0;
-	if (pread(fd, b, sizeof(b), 0) == sizeof(b) && get_le64(b) == MARK_MAGIC &&
+	if (!create && pread(fd, b, sizeof(b), 0) == sizeof(b) && get_le64(b) == MARK_MAGIC &&
 	    get_le64(b + 16) == hash_xxh3(b, 16, 0))
 		then = get_le64(b + 8);
 	if (read_only)
 		close(fd);
 	else
 		kv->mark = fd;
-	if (then <= now)
+	if (then <= now) {
+		mark_write(kv);
 		return 0;
+	}
 	log_error("kv", "the map database is older than it was: its manifest or log is damaged",
 		  "dir=%s sequence=%llu was=%llu", dir, (unsigned long long)now, (unsigned long long)then);
 	return -ERR_CORRUPT;
@@ -305,7 +308,7 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 		return kv_error(err, "open");
 	memcpy(kv->cf, handles, sizeof(kv->cf));
 	kv->default_cf = handles[KV_CFS];
-	return create ? 0 : mark_check(kv, dir, read_only);
+	return mark_check(kv, dir, create, read_only);
 }
 
 /* Is there a database at all? Only a directory that can be looked into and has none says no. */
