@@ -230,8 +230,8 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 /* ---- The mark ----------------------------------------------------------------------------------
  * How far the database has come, beside it. A flipped bit in the length of its manifest's last record
  * looks to RocksDB like a torn tail: it opens as it was before, without a word, and its newer tables are
- * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of power can only leave an
- * older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
+ * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of power
+ * can only leave an older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
  */
 
 #define MARK_FILE  "ashlar-mark"
@@ -253,8 +253,8 @@ static void mark_write(struct kv *kv)
 }
 
 /* 0, or -ERR_CORRUPT: the database has been further than it is. A mark that is not there or damaged says
- * nothing; so it is made anew at once, also for a database that nothing is written to. One that was just created
- * has none yet: what is there is another one's. */
+ * nothing; so it is made anew at once, also for a database that nothing is written to. One that was just
+ * created has none yet: what is there is another one's. */
 static int mark_check(struct kv *kv, const char *dir, bool create, bool read_only)
 {
 	CLEANUP(free_ptr) char *path = xasprintf("%s/" MARK_FILE, dir);
