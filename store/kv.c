@@ -230,8 +230,8 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 /* ---- The mark ----------------------------------------------------------------------------------
  * How far the database has come, beside it. A flipped bit in the length of its manifest's last record
  * looks to RocksDB like a torn tail: it opens as it was before, without a word, and its newer tables are
- * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of power
- * can only leave an older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
+ * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of
+ * power can only leave an older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
  */
 
 #define MARK_FILE  "ashlar-mark"
