@@ -89,7 +89,7 @@ static void check_durable(uint64_t id)
 
 static bool bytes_are_hurt(void)
 {
-	return sim.plan.rot > 0 || sim.plan.eio > 0 || sim.plan.device > 0;
+	return sim.plan.rot > 0 || sim.plan.eio > 0 || sim.plan.device > 0 || sim.counts.map_damages;
 }
 
 void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
