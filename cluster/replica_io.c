@@ -149,11 +149,21 @@ static bool too_few_in_sync(const struct io_op *op)
 	return v && map_in_count(&op->object->config) < v->min_in_sync;
 }
 
+static bool payload_fits(const struct io_op *op)
+{
+	const struct io_request *q = op->io->request;
+
+	return q->kind != IO_WRITE || op->mend ||
+	       (op->io->payload.len == q->length &&
+		io_payload_check(op->io->payload.data, q->offset, q->length, q->fps));
+}
+
 static uint8_t admission_status(struct io_op *op)
 {
 	const struct io_request *q = op->io->request;
 	struct object *o = op->object;
 	struct primary *p = o ? o->primary : NULL;
+	uint8_t status;
 
 	if (!o || !o->listed)
 		return IO_NOT_PRIMARY;
@@ -161,10 +171,6 @@ static uint8_t admission_status(struct io_op *op)
 	    (uint64_t)q->offset + q->length > (uint64_t)object_blocks(o) * BLOCK_SIZE)
 		return IO_INVALID;
 	if (q->kind < IO_READ || q->kind > IO_STATUS || op->blocks > RECORD_BLOCKS_MAX)
-		return IO_INVALID;
-	if (q->kind == IO_WRITE && !op->mend &&
-	    (op->io->payload.len != q->length ||
-	     !io_payload_check(op->io->payload.data, q->offset, q->length, q->fps)))
 		return IO_INVALID;
 	if (q->replica_gen && q->replica_gen != o->gen)
 		return IO_NOT_PRIMARY;
@@ -176,7 +182,9 @@ static uint8_t admission_status(struct io_op *op)
 		return IO_STALE_EPOCH;
 	if (too_few_in_sync(op))
 		return IO_RETRY;
-	return attachment_status(op);
+	status = attachment_status(op);
+	/* Last, as it costs the most: who is too early is asked all the rest again and again. */
+	return status == IO_OK && !payload_fits(op) ? IO_INVALID : status;
 }
 
 /* Blocks and kind that the request means. A trim is rounded inwards; zeroes that do not fill their

@@ -214,7 +214,8 @@ static void on_poke(struct post *p)
 		return;
 	if (failed)
 		shard_flush_next(sh, failed);
-	shard_wake(sh);
+	if (atomic_exchange(&sh->room, false))
+		shard_wake(sh);
 	shard_destage_kick(sh);
 }
 
@@ -403,8 +404,10 @@ bool store_is_full(struct store *s)
 {
 	if (!space_comes_back(s))
 		return true;
+	/* Nobody is woken: there is no room yet. Who waits for room in the log would ask this again, be woken
+	 * again, and so on in each turn. */
 	atomic_store(&s->space_wanted, true);
-	store_wake(s);
+	store_kick(s);
 	return false;
 }
 

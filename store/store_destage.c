@@ -600,14 +600,26 @@ void shard_wake(struct shard *sh)
 	}
 }
 
-void store_wake(struct store *s)
+static void poke(struct store *s, bool room)
 {
 	for (unsigned i = 0; i < s->shard_count; i++) {
 		struct shard *sh = &s->shards[i];
 
+		if (room)
+			atomic_store(&sh->room, true);
 		if (sh->loop && s->started && !atomic_exchange(&sh->poked, true))
 			loop_post(sh->loop, &sh->poke);
 	}
+}
+
+void store_wake(struct store *s)
+{
+	poke(s, true);
+}
+
+void store_kick(struct store *s)
+{
+	poke(s, false);
 }
 
 /* ---- Flush: one shard after the other, then back to the asker ---- */

@@ -135,7 +135,7 @@ struct shard {
 	struct list flushes, space_waiters;
 	struct list pending_headers; /* wait for log space, in order; appends wait behind them */
 	struct flush *flush; /* the one under way; others queue in flushes */
-	atomic_bool poked;
+	atomic_bool poked, room; /* room: the poke is for those who wait for space, too */
 	atomic_uint waiting; /* space waiters */
 	struct post poke, setup, stop;
 	bool stopping, running, kicking;
@@ -270,6 +270,7 @@ void shard_page_clean(struct shard *sh, const struct page_node *p); /* a dirty p
 void shard_segment_closed(struct shard *sh);
 void store_wake(struct store *s); /* log space was freed: wake waiters of all shards */
 void shard_wake(struct shard *sh);
+void store_kick(struct store *s); /* destage is to look again, in all shards; nobody is woken */
 uint32_t shard_fill(struct shard *sh);
 
 /* store_read.c */

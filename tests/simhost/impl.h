@@ -108,6 +108,10 @@ void keep_free(void *p);
 size_t heap_count(const struct vproc *p);
 void heap_drop(struct vproc *p); /* gives back all it has */
 
+/* ---- Loops (loop.c) ---- */
+
+void loops_begin(void); /* a run begins: no loop was busy */
+
 /* ---- Files (disk.c, files.c) ---- */
 
 struct vfile {

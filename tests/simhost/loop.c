@@ -22,6 +22,7 @@ struct loop {
 	struct list watches;         /* of sockets.c: something may be ready */
 	struct list io_new, io_done; /* struct io: to be submitted; ended, rc in done */
 	unsigned io_inflight;
+	uint64_t busy_from, turns; /* since then */
 };
 struct loop_timer {
 	struct list link;
@@ -142,6 +143,34 @@ void turn_end_disarm(struct turn_end *t)
 	list_del(&t->link);
 }
 
+static struct simhost_busy busiest;
+
+void loops_begin(void)
+{
+	busiest = (struct simhost_busy){0};
+}
+
+const struct simhost_busy *simhost_busiest(void)
+{
+	return &busiest;
+}
+
+static void turn_count(struct loop *l)
+{
+	uint64_t now = simhost_now_us();
+
+	if (now - l->busy_from >= SIMHOST_BUSY_US) {
+		l->busy_from = now;
+		l->turns = 0;
+	}
+	if (++l->turns <= busiest.turns)
+		return;
+	busiest.turns = l->turns;
+	busiest.at_us = now;
+	memcpy(busiest.host, l->host->name, sizeof(busiest.host));
+	memcpy(busiest.loop, l->name, sizeof(busiest.loop));
+}
+
 static void timers_run(struct loop *l)
 {
 	while (!list_empty(&l->timers)) {
@@ -213,6 +242,7 @@ void loop_run(struct loop *l)
 		io_reap(l);
 		turn_end_run(l);
 		io_submit(l);
+		turn_count(l);
 	}
 	l->fiber->in_turn = false;
 	l->running = false;

@@ -419,6 +419,7 @@ void simhost_begin(uint64_t seed)
 	list_init(&S.hosts);
 	list_init(&S.dead);
 	dl_iterate_phdr(find_locals, NULL);
+	loops_begin();
 }
 
 static void free_list(struct list *procs)

@@ -31,6 +31,14 @@ bool simhost_run(bool (*done)(void *arg), void *arg, uint64_t until_us);
 /* A number over all that has happened: the same seed must give the same one. */
 uint64_t simhost_trace(void);
 void simhost_note(uint64_t x); /* adds to it */
+/* The loop that took most turns within SIMHOST_BUSY_US of virtual time, so far in this run. What waits
+ * without waiting (asks again at once, is woken for nothing) is idle by its results and shows here. */
+#define SIMHOST_BUSY_US 100000u
+struct simhost_busy {
+	uint64_t turns, at_us; /* at_us: when */
+	char host[16], loop[16];
+};
+const struct simhost_busy *simhost_busiest(void);
 /* What each thread that waits is waiting for, to stderr; for failures. */
 void simhost_dump(void);
 

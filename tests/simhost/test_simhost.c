@@ -494,6 +494,45 @@ TEST(simhost, a_turn_has_the_product_s_order)
 	simhost_end();
 }
 
+/* ---- Who is busy ---- */
+
+static struct {
+	struct post post;
+	struct loop *loop;
+	unsigned left;
+} again;
+
+static void on_again(struct post *p)
+{
+	if (again.left--)
+		loop_post(again.loop, p);
+	else
+		loop_stop(again.loop);
+}
+
+static void again_main(void *arg)
+{
+	again.loop = loop_create("again", 8);
+	again.post.fn = on_again;
+	loop_post(again.loop, &again.post);
+	loop_run(again.loop);
+	loop_destroy(again.loop);
+}
+
+TEST(simhost, a_loop_that_never_waits_is_noticed)
+{
+	struct vhost *h = host_new(11);
+
+	EXPECT_EQ(simhost_busiest()->turns, 0);
+	again.left = 3000;
+	EXPECT(vproc_run(h, "again", again_main, NULL));
+	EXPECT(simhost_now_us() < SIMHOST_BUSY_US);
+	EXPECT(simhost_busiest()->turns > 3000);
+	EXPECT_STR(simhost_busiest()->host, "a");
+	EXPECT_STR(simhost_busiest()->loop, "again");
+	simhost_end();
+}
+
 /* ---- The network ---- */
 
 #define NUMBERS 2000u

@@ -663,6 +663,72 @@ TEST(store, tier_full_then_not)
 	rig_close(&r);
 }
 
+struct hopeful {
+	struct wait wait;
+	struct list link;
+	struct rig *r;
+	unsigned resumed;
+	sem_t done;
+};
+
+static void hope_resume(struct wait *w, int rc)
+{
+	struct hopeful *h = container_of(w, struct hopeful, wait);
+
+	h->resumed++;
+	sem_post(&h->done);
+}
+
+static int hope_begin(void *arg, struct wait *w)
+{
+	struct hopeful *h = arg;
+
+	EXPECT_RC(store_wait_space(h->r->store, 0, &h->link, &h->wait), PENDING);
+	return 0;
+}
+
+static int hope_ask(void *arg, struct wait *w)
+{
+	struct hopeful *h = arg;
+
+	EXPECT(!store_is_full(h->r->store));
+	if (h->resumed) /* as a primary does: it tries again, in vain, and waits again */
+		return hope_begin(arg, w);
+	return 0;
+}
+
+/* To ask for space makes none: who waits for some sleeps until there is, however often others ask. */
+TEST(store, asking_wakes_nobody)
+{
+	struct rig r;
+	struct hopeful h = {.r = &r, .wait.resume = hope_resume};
+	struct record rec;
+	uint64_t seq = 0;
+	int rc = 0;
+
+	sem_init(&h.done, 0, 0);
+	rig_make(&r, "asking", 1, true, 48 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	fake_tier_set_paused(true);
+	while (!rc) {
+		rec = rec_write(1, seq + 1, (uint32_t)(seq % 64) * 256, 256);
+		rc = rig_append(&r, 2, &rec, seq + 1);
+		if (!rc)
+			rig_commit(&r, 2, 1, ++seq);
+	}
+	EXPECT_RC(rc, -ERR_LIMIT);
+	EXPECT_OK(rig_call(&r, 0, hope_begin, &h));
+	for (unsigned i = 0; i < 100; i++)
+		EXPECT_OK(rig_call(&r, 0, hope_ask, &h));
+	EXPECT_EQ(h.resumed, 0);
+	fake_tier_set_paused(false);
+	while (sem_wait(&h.done))
+		;
+	rig_close(&r);
+	sem_destroy(&h.done);
+}
+
 static uint64_t tail_generation(struct rig *r)
 {
 	struct store_object *o = rig_object(r, 2, 1);
