@@ -256,6 +256,12 @@ static unsigned capacity_left(const struct store *s)
 	return left;
 }
 
+/* That the last capacity device is gone is known before the destager has said so (on_lost). */
+int group_failing(const struct store *s)
+{
+	return store_failed(s) ? store_failed(s) : capacity_left(s) ? 0 : -ERR_DEVICE;
+}
+
 /* The table of members, into all superblocks; devices that failed are marked in it. The caller has
  * the mutex, or is alone. A device that fails here is marked in the next round. The last one is never
  * given up: with it goes the group, which may yet come back whole when the device does. */

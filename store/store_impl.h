@@ -208,6 +208,7 @@ void group_close(struct store *s);
 void group_tier_config(struct store *s, const struct store_config *cfg, struct tier_config *out);
 int group_raise_sequence(struct store *s) MUST_USE;
 int group_save_members(struct store *s) MUST_USE; /* the table of members, into all superblocks */
+int group_failing(const struct store *s); /* what the group failed with, or is about to; 0: it goes on */
 void group_listen(struct store *s); /* from here on a failing device is acted upon */
 const struct superblock *store_superblock(const struct store *s); /* what all say */
 
@@ -269,8 +270,8 @@ void shard_flush_next(struct shard *sh, int rc);
 void shard_page_clean(struct shard *sh, const struct page_node *p); /* a dirty page was destaged or dropped */
 void shard_segment_closed(struct shard *sh);
 void store_wake(struct store *s); /* log space was freed: wake waiters of all shards */
-void shard_wake(struct shard *sh);
 void store_kick(struct store *s); /* destage is to look again, in all shards; nobody is woken */
+void shard_wake(struct shard *sh);
 uint32_t shard_fill(struct shard *sh);
 
 /* store_read.c */

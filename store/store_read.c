@@ -258,6 +258,10 @@ static int read_finish(struct read_op *r, int rc)
 
 	if (r->held)
 		hold(r, -1);
+	/* A group that ends is not damaged: its blocks are whole when its devices are. Damage would be an
+	 * error to the guest where no other replica is in, and a copy would carry it on. */
+	if (!rc && any_bad(r->op))
+		rc = group_failing(sh->store);
 	if (!rc && any_bad(r->op))
 		rc = -ERR_DAMAGED;
 	object_put_ref(r->object);

@@ -89,7 +89,7 @@ static void check_durable(uint64_t id)
 
 static bool bytes_are_hurt(void)
 {
-	return sim.plan.rot > 0 || sim.plan.eio > 0 || sim.plan.device > 0 || sim.counts.map_damages;
+	return sim.plan.rot > 0 || sim.plan.eio > 0 || sim.plan.device > 0;
 }
 
 void __wrap_replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
@@ -128,7 +128,7 @@ static void check_damage(const struct sim_node *s)
 
 /* ---- Work ---- */
 
-/* Turns of one loop in SIMHOST_BUSY_US. The busiest of those that had so much to do took 7,100 (plan full_log);
+/* Turns of one loop in SIMHOST_BUSY_US. The busiest of those with so much to do took 7,100 (plan full_log);
  * one that waited without waiting took 360,000. */
 #define TURNS_MAX 30000u
 

@@ -307,6 +307,72 @@ TEST(loss, the_last_capacity_device_is_not_given_up)
 	unsetenv("ASHLAR_TEST_DEVICE_FAULTS");
 }
 
+struct late {
+	struct wait wait;
+	struct store_read op;
+	uint8_t *dest;
+	int rc;
+};
+struct lates {
+	struct rig *r;
+	struct late page[PAGES];
+	unsigned ended;
+	sem_t done;
+};
+static struct lates lates;
+
+static void late_resume(struct wait *w, int rc)
+{
+	struct late *l = container_of(w, struct late, wait);
+
+	l->rc = rc;
+	if (++lates.ended == PAGES)
+		sem_post(&lates.done);
+}
+
+/* The device fails when all reads have begun, and none goes on before the group has failed over it. */
+static int do_late(void *arg, struct wait *w)
+{
+	struct store *s = lates.r->store;
+
+	for (unsigned i = 0; i < PAGES; i++) {
+		struct late *l = &lates.page[i];
+
+		l->wait.resume = late_resume;
+		l->op = (struct store_read){.block = i * PAGE_BLOCKS, .blocks = PAGE_BLOCKS, .dest = l->dest};
+		EXPECT_RC(store_read(store_object_find(s, 0, 2, 1), &l->op, &l->wait), PENDING);
+	}
+	device_fail(&s->devices[0], -EIO, "test", 0);
+	EXPECT_SOON(store_failed(s));
+	return 0;
+}
+
+/* Else a guest would be told of a medium error, or a copy carry one on, and nothing is lost. */
+TEST(loss, a_group_that_fails_is_not_taken_for_damaged)
+{
+	struct rig r;
+	unsigned failed = 0;
+
+	fill(&r, "late", 1, true);
+	rig_close(&r);
+	EXPECT_OK(rig_open(&r, 1)); /* nothing is cached */
+	lates = (struct lates){.r = &r};
+	sem_init(&lates.done, 0, 0);
+	for (unsigned i = 0; i < PAGES; i++)
+		lates.page[i].dest = xalloc_aligned(BLOCK_SIZE, PAGE_BLOCKS * BLOCK_SIZE);
+	EXPECT_OK(rig_call(&r, 0, do_late, NULL));
+	while (sem_wait(&lates.done))
+		;
+	for (unsigned i = 0; i < PAGES; i++) {
+		EXPECT(!lates.page[i].rc || lates.page[i].rc == -ERR_DEVICE);
+		failed += lates.page[i].rc != 0;
+		free(lates.page[i].dest);
+	}
+	EXPECT(failed);
+	rig_close(&r);
+	sem_destroy(&lates.done);
+}
+
 TEST(loss, a_new_cache_device_keeps_the_pages)
 {
 	struct rig r, now;
