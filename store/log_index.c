@@ -218,13 +218,16 @@ static void page_took(struct shard *sh, struct page_node *p, const struct log_ta
 static void apply_copy(struct shard *sh, const struct log_tail *t)
 {
 	const struct record *r = &t->r;
-	bool fresh, force = !t->recovered; /* Y3: live, in stream order, without comparing */
+	bool fresh;
 	struct page_node *p = page_for(sh, t, r->block / PAGE_BLOCKS, &fresh);
 	struct version was = p->version;
+	/* Y3: live, in stream order, without comparing; in a replay, too, where the page is of a history that
+	 * was given up: numbers of two histories do not compare. */
+	bool force = !t->recovered || !epochs_hold(&t->object->h, was);
 
 	if (force) {
-		/* A history that was given up (force) may have left higher numbers behind; from here on
-		 * the page stands at the copy's version, and what follows must win over all that is in it. */
+		/* That history may have left higher numbers behind; from here on the page stands at the
+		 * copy's version, and what follows must win over all that is in it. */
 		for (unsigned i = 0; i < p->count; i++)
 			p->entries[i].seq = MIN(p->entries[i].seq, r->version.seq);
 		p->base_known = false;
@@ -237,7 +240,7 @@ static void apply_copy(struct shard *sh, const struct log_tail *t)
 		p->copy_seq = r->version.seq;
 	p->copied = true;
 	page_took(sh, p, t);
-	if (t->recovered && version_cmp(was, p->version) > 0)
+	if (!force && version_cmp(was, p->version) > 0)
 		p->version = was; /* Y4 */
 }
 
@@ -261,7 +264,7 @@ void index_apply(struct shard *sh, const struct log_tail *t)
 		if (!skip) {
 			p = page_for(sh, t, b / PAGE_BLOCKS, &fresh);
 			if (r->version.seq > p->copy_seq &&
-			    !(p->base_known && r->version.seq <= p->base.seq)) {
+			    !(p->base_known && version_cmp(r->version, p->base) <= 0)) {
 				if (r->kind == RECORD_WRITE)
 					put_data(sh, p, mask, r->version.seq, pos, fps, false);
 				else
@@ -331,7 +334,7 @@ struct page_node *page_check(struct shard *sh, struct page_node *p, const struct
 	p->unchecked = false;
 	p->base_known = true;
 	p->base = map->version;
-	if (!map->version.seq || !rule(RULE_REPLAY))
+	if (!map->version.seq || !rule(RULE_REPLAY) || !epochs_hold(&p->object->h, map->version))
 		return p;
 	return drop_upto(sh, p, map->version, tier_damage(sh->store->tier, map) != 0);
 }
@@ -378,8 +381,11 @@ void page_view(const struct page_node *p, struct page_view *v)
 	}
 }
 
-void page_view_prune(struct page_view *v, const struct map_page *map, bool damaged)
+void page_view_prune(const struct store_object *o, struct page_view *v, const struct map_page *map,
+		     bool damaged)
 {
+	if (!epochs_hold(&o->h, map->version))
+		return;
 	for (unsigned b = 0; b < PAGE_BLOCKS; b++)
 		if (v->kind[b] != VIEW_NONE &&
 		    (v->seq[b] < map->version.seq || (v->seq[b] == map->version.seq && !damaged)))

@@ -374,7 +374,7 @@ static int finish_manifest(struct pages_op *p)
 
 	page_view(n, &view);
 	if (n && n->unchecked)
-		page_view_prune(&view, map, lost != 0);
+		page_view_prune(p->object, &view, map, lost != 0);
 	op->version = !n             ? map->version
 		      : n->unchecked ? version_max(map->version, n->version)
 				     : n->version;

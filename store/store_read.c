@@ -118,7 +118,8 @@ static void classify(struct read_op *r)
 	if (r->unchecked) {
 		/* From recovery: entries that the map has already are void. The holds stay until the end. */
 		hold(r, -1);
-		page_view_prune(&r->view, &r->map.out, tier_damage(r->shard->store->tier, &r->map.out) != 0);
+		page_view_prune(r->object, &r->view, &r->map.out,
+				tier_damage(r->shard->store->tier, &r->map.out) != 0);
 		hold(r, 1);
 		p = page_find(r->shard, r->object, r->page);
 		if (p && !p->checking)

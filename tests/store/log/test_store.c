@@ -459,6 +459,65 @@ TEST(store, copy_of_a_difference)
 	rig_close(&r);
 }
 
+/* The source's disk went back: what it copies is of a later tenure, and has a lower number than what the page
+ * is of. It counts all the same, and so does what comes behind it, whatever of the other is in the map or
+ * the log. */
+static void copy_of_another_history(const char *name, bool flushed)
+{
+	struct rig r;
+	struct pages_args a = {.r = &r};
+	struct record rec = rec_write(1, 1, 64, 1);
+	struct object_header h = {
+		.seen = 2, .commit = {1, 1}, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
+
+	rig_make(&r, name, 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rig_commit(&r, 2, 1, 1);
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {1, 9},
+			      .commit = {1, 9},
+			      .blocks = 64,
+			      .copy_data = 15};
+	EXPECT_OK(rig_append(&r, 2, &rec, 9));
+	if (flushed)
+		EXPECT_OK(rig_flush(&r));
+	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
+	rec.version = rec.commit = (struct version){2, 4};
+	rec.copy_data = 1;
+	rec.copy_hole = 2;
+	EXPECT_OK(rig_append(&r, 2, &rec, 4));
+	EXPECT_OK(rig_call(&r, 0, do_versions, &a));
+	EXPECT(version_eq(a.versions.versions[0], (struct version){2, 4}));
+	rec = rec_write(2, 5, 2, 1);
+	EXPECT_OK(rig_append(&r, 2, &rec, 5));
+	for (unsigned lives = 0; lives < 4; lives++) {
+		expect_inner(&r, 2, 0, 4, 0);
+		expect_block(&r, 2, 1, 0);
+		rig_commit(&r, 2, 2, 5);
+		expect_block(&r, 2, 2, 5);
+		expect_inner(&r, 2, 3, 9, 3);
+		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
+		EXPECT(version_eq(a.versions.versions[0], (struct version){2, 5}));
+		if (lives == 2)
+			EXPECT_OK(rig_flush(&r));
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+	}
+	rig_close(&r);
+}
+
+TEST(store, copy_over_a_history_in_the_map)
+{
+	copy_of_another_history("copy-map", true);
+}
+
+TEST(store, copy_over_a_history_in_the_log)
+{
+	copy_of_another_history("copy-log", false);
+}
+
 /* What comes behind a copy lies over it, also when all go into the log at once and the commit is known. */
 struct burst_args {
 	struct rig *r;
