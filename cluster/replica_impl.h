@@ -192,7 +192,7 @@ struct primary { /* one tenure of this node */
 	struct object *object;
 	struct replicator *r;
 	enum primary_state state;
-	bool forced, ahead_told; /* forced: it began with whatever was here */
+	bool forced, ahead_told, lack_told; /* forced: it began with whatever was here */
 	uint32_t tenure, joins;
 	unsigned refs;
 	struct version last, commit, tail_end, announced;

@@ -178,6 +178,7 @@ static uint8_t admission_status(struct io_op *op)
 		return object_is_primary(o) ? IO_RETRY : IO_NOT_PRIMARY;
 	if (p->state != PRIMARY_SERVE || p->moving)
 		return IO_RETRY;
+	/* A late copy: A1 knows it, too, but not past a force, which loses numbers with the writes. */
 	if (q->epoch < p->tenure && rule(RULE_REQUEST_TENURE))
 		return IO_STALE_EPOCH;
 	if (too_few_in_sync(op))

@@ -13,7 +13,8 @@
  *   sim_cluster.c  nodes that start, crash, pause; the Raft oracle; faults
  *   sim_relocate.c the leader that moves replicas
  *   sim_client.c   clients that route, retry, repeat themselves late; their history
- *   sim_cases.c    directed histories; sim_force.c: what operators force; sim_stopped.c: clocks that stop
+ *   sim_cases.c    directed histories; sim_force.c: what operators force; sim_stopped.c: clocks that stop;
+ *                  sim_joins.c: joins and streams; sim_lost.c: disks that lied
  *   sim_check.c    linearizability per sector, replicas equal when quiet, one leased primary */
 #pragma once
 
@@ -85,7 +86,7 @@ struct sim {
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
 	bool losing;        /* a case takes something from a replica, and may be told so */
-	unsigned newer_told;
+	unsigned newer_told, lost_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors;
 	/* verdict */
@@ -121,6 +122,7 @@ void sim_net_start(void);
 void sim_net_process_gone(struct sim_proc *p, bool silent);
 void sim_net_block(unsigned from, unsigned to, bool on);
 void sim_net_reset(unsigned a, unsigned b);
+void sim_net_spoil(unsigned from, unsigned to, unsigned copies); /* of the next write: 0, or more than 1 */
 void sim_net_end(void);
 bool sim_net_connected(unsigned a, unsigned b);
 void sim_net_describe(char *text, size_t size);
@@ -181,6 +183,9 @@ bool sim_tidy(void); /* the policy's copies, and nothing left behind */
 void sim_clients_start(void);
 bool sim_clients_done(void);
 void sim_clients_more(unsigned ops); /* each */
+void sim_client_does(unsigned client, uint8_t kind, uint32_t object, uint32_t block);
+void sim_client_keeps(void);		 /* a copy of the next request that is sent */
+void sim_kept_arrives(unsigned node); /* that copy, there, now */
 void sim_clients_final_reads(void);
 void sim_clients_end(void);
 void sim_clients_describe(char *text, size_t size);
@@ -207,6 +212,7 @@ void sim_wait_for(bool (*done)(void), const char *what); /* sim_fail when it tak
 const struct map_object *sim_object(uint32_t i);	 /* as the state has it now */
 void sim_begin_written(const struct sim_plan *plan);	 /* and the clients' first writes are done */
 void sim_away(unsigned node); /* it dies, is dropped, and misses writes, which are done */
+uint64_t sim_drops(void);     /* proposed by all primaries so far */
 bool sim_case_repair(uint64_t seed);
 bool sim_case_damage(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);
@@ -223,12 +229,19 @@ bool sim_case_dead_successor(uint64_t seed);
 bool sim_case_differ(uint64_t seed);
 /* sim_lost.c */
 bool sim_case_lost(uint64_t seed);
+bool sim_case_newer_page(uint64_t seed);
+/* sim_joins.c */
+bool sim_case_reborn(uint64_t seed);
+bool sim_case_old_join(uint64_t seed);
+bool sim_case_resend(uint64_t seed);
+bool sim_case_in_order(uint64_t seed);
 /* sim_force.c */
 bool sim_case_force(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);
 bool sim_case_recover(uint64_t seed);
 bool sim_case_recover_newer(uint64_t seed);
 bool sim_case_gone_back(uint64_t seed);
+bool sim_case_late_request(uint64_t seed);
 /* sim_stopped.c */
 bool sim_case_stopped(uint64_t seed, bool confirm_reads);
 bool sim_case_stopped_alone(uint64_t seed);

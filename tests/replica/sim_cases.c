@@ -523,7 +523,7 @@ bool sim_case_rebuild(uint64_t seed)
 
 /* ---- Joins that only one side knows to have ended (N2) ---- */
 
-static uint64_t proposed_drops(void)
+uint64_t sim_drops(void)
 {
 	struct replicator_stats st;
 	uint64_t n = 0;
@@ -544,11 +544,11 @@ bool sim_case_reopen(uint64_t seed)
 
 	sim_begin_written(&plan);
 	sim_wait_for(sim_all_in, "all are in");
-	drops = proposed_drops();
+	drops = sim_drops();
 	sim_group_reopen(1 + (unsigned)seed % 2, seed % 7 * 50000);
 	sim_run_until(sim.now_us + 1000, NULL);
 	sim_wait_for(sim_all_in, "its replicas are joined again");
-	if (!sim.failure[0] && proposed_drops() != drops)
+	if (!sim.failure[0] && sim_drops() != drops)
 		sim_fail("a replica was dropped, though it was away for a moment only");
 	return sim_finish();
 }

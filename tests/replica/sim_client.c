@@ -48,6 +48,8 @@ struct request {
 static struct client clients[8];
 static uint64_t values, retries;
 static struct list all_requests;
+static struct request *kept; /* a copy that a case has arrive when it wants */
+static bool keep_next;
 
 static struct op *op_by_number(struct client *c, uint64_t number)
 {
@@ -271,6 +273,11 @@ static void op_try(void *arg)
 					    .low_water = low_water(op->c)};
 		for (uint32_t k = 0; k < op->length / SIM_SECTOR; k++)
 			rq->word[k] = op->value;
+		if (keep_next) {
+			kept = xmalloc(sizeof(*kept));
+			*kept = *rq;
+			keep_next = false;
+		}
 		sim_at(i ? sim_rand(1000, 3000000) : sim_rand(50, 500), to, request_arrives,
 		       request_drop, rq);
 	}
@@ -340,6 +347,25 @@ void sim_clients_start(void)
 	}
 }
 
+void sim_client_does(unsigned client, uint8_t kind, uint32_t object, uint32_t block)
+{
+	op_make(&clients[client], kind, object, block * BLOCK_SIZE, BLOCK_SIZE);
+}
+
+void sim_client_keeps(void)
+{
+	keep_next = true;
+}
+
+void sim_kept_arrives(unsigned node)
+{
+	if (!kept)
+		return;
+	kept->p = &sim.proc[node];
+	sim_at(0, kept->p, request_arrives, request_drop, kept);
+	kept = NULL;
+}
+
 void sim_clients_more(unsigned ops)
 {
 	for (unsigned i = 0; i < sim.plan.clients; i++) {
@@ -366,6 +392,9 @@ void sim_clients_final_reads(void)
 
 void sim_clients_end(void)
 {
+	free(kept);
+	kept = NULL;
+	keep_next = false;
 	for (unsigned i = 0; i < sim.plan.clients; i++) {
 		struct list *n;
 

@@ -153,6 +153,7 @@ static void hook_event(void *ctx, uint8_t severity, const char *code, const char
 {
 	sim_trace("event %s: %s", code, text);
 	sim.newer_told += !strcmp(code, "DATA_NEWER");
+	sim.lost_told += !strcmp(code, "REPLICA_LOST_DATA");
 	if (severity >= 2 && !(sim.losing && (!strcmp(code, "DATA_CORRUPT_UNREPAIRABLE") ||
 					      !strcmp(code, "REPLICA_LOST_DATA") ||
 					      !strcmp(code, "DATA_DIVERGED") ||

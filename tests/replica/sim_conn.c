@@ -35,6 +35,12 @@ struct conn {
 
 static struct list conns = LIST_INIT(conns);
 
+/* The next write that goes from one node to another one as a record arrives so often: no network does that
+ * within a connection, a mistake in a queue of ours would. */
+static struct {
+	unsigned from, to, copies;
+} spoil;
+
 static void message_free(struct message *m)
 {
 	free(m->body);
@@ -129,10 +135,26 @@ static void send(struct conn *to, struct message *m)
 	arrival(to, sim.now_us + delay);
 }
 
+static unsigned copies_of(const struct conn *c, uint16_t opcode, const void *body, uint32_t body_len,
+			  uint32_t payload_len)
+{
+	static struct msg_replicate m;
+	struct reader r = reader_init(body, body_len);
+
+	if (c->node != spoil.from || c->peer_node != spoil.to || opcode != OP_REPLICATE ||
+	    msg_replicate_decode(&r, payload_len, &m) || m.record.kind != RECORD_WRITE)
+		return 1;
+	spoil.from = 0;
+	sim_trace("the record %u/%llu arrives %u times at node %u", m.record.version.tenure,
+		  (unsigned long long)m.record.version.seq, spoil.copies, spoil.to);
+	return spoil.copies;
+}
+
 void conn_send(struct conn *c, uint16_t opcode, uint64_t id, const void *body, uint32_t body_len,
 	       const struct slice *payload, unsigned slices)
 {
 	struct message *m;
+	unsigned copies;
 
 	if (c->closed || c->proc->dying || !c->peer)
 		return;
@@ -143,18 +165,20 @@ void conn_send(struct conn *c, uint16_t opcode, uint64_t id, const void *body, u
 			sim_fail("node %u sent a beacon with the name of an earlier one", c->node);
 		c->proc->beacon = name;
 	}
-	m = xcalloc(1, sizeof(*m));
-	m->opcode = opcode;
-	m->body = xmalloc(body_len ? body_len : 1);
-	memcpy(m->body, body, body_len);
-	m->body_len = body_len;
 	CHECK(slices <= 1);
-	if (slices) {
-		m->payload_len = payload->len;
-		m->payload = xmalloc(payload->len);
-		memcpy(m->payload, payload->data, payload->len);
+	for (copies = copies_of(c, opcode, body, body_len, slices ? payload->len : 0); copies; copies--) {
+		m = xcalloc(1, sizeof(*m));
+		m->opcode = opcode;
+		m->body = xmalloc(body_len ? body_len : 1);
+		memcpy(m->body, body, body_len);
+		m->body_len = body_len;
+		if (slices) {
+			m->payload_len = payload->len;
+			m->payload = xmalloc(payload->len);
+			memcpy(m->payload, payload->data, payload->len);
+		}
+		send(c->peer, m);
 	}
-	send(c->peer, m);
 }
 
 static void closed_event(void *arg)
@@ -325,6 +349,7 @@ static void dial(void *arg)
 void sim_net_start(void)
 {
 	list_init(&conns);
+	spoil.from = 0;
 	dial(NULL);
 }
 
@@ -365,6 +390,13 @@ void sim_net_block(unsigned from, unsigned to, bool on)
 		for (; c->held; c->held--)
 			arrival(c, sim.now_us + sim_rand(50, 300));
 	}
+}
+
+void sim_net_spoil(unsigned from, unsigned to, unsigned copies)
+{
+	spoil.from = from;
+	spoil.to = to;
+	spoil.copies = copies;
 }
 
 void sim_net_reset(unsigned a, unsigned b)

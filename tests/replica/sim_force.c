@@ -426,3 +426,40 @@ bool sim_case_gone_back(uint64_t seed)
 	sim_wait_for(both_are_in, "there are two copies again");
 	return sim_finish();
 }
+
+/* ---- A request of the lost time ---- */
+
+/* What knew the number of a write is lost to a force (A1). A copy of its request that was on its way all the
+ * time would be done once more, over what another client has written since: its epoch says that it is of the
+ * time before (W1). */
+bool sim_case_late_request(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	sim_begin_written(&plan);
+	sim_proc_crash(2);
+	sim_wait_for(second_is_out, "node 2 is dropped");
+	sim_client_keeps();
+	sim_client_does(0, IO_WRITE, 0, 0);
+	sim_wait_for(sim_clients_done, "the write that will be lost is done");
+	sim_proc_crash(1);
+	sim_proc_start(2);
+	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
+	group_state(1, GROUP_FAILED);
+	change_all(OBJ_FORCE, 2, 0);
+	sim_wait_for(second_serves, "what was forced serves");
+	sim_client_does(1, IO_WRITE, 0, 0); /* so that nobody misses the other one */
+	sim_wait_for(sim_clients_done, "the next write is done");
+	sim_kept_arrives(2);
+	sim_run_until(sim.now_us + 1000000, NULL);
+	sim_clients_final_reads();
+	sim_wait_for(sim_clients_done, "all is read");
+
+	sim_proc_start(1);
+	group_state(1, GROUP_ACTIVE);
+	change_all(OBJ_DISCARD, 1, 0);
+	change_all(OBJ_PLACE, 1, 0);
+	sim_wait_for(both_are_in, "there are two copies again");
+	return sim_finish();
+}

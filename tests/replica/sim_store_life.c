@@ -43,6 +43,15 @@ static bool entry_released(const struct entry *e)
 	return true;
 }
 
+/* As the product's does it: a sound page is kept against one that is older. */
+static void page_destage(struct page *p)
+{
+	if (version_cmp(p->view.v, p->base.v) < 0 && !page_damaged(&p->base))
+		p->view = p->base;
+	else
+		p->base = p->view;
+}
+
 /* Some pages of the objects that are settled, their headers, then what this lets go of the lane. */
 void sim_store_destage(struct store *s)
 {
@@ -58,7 +67,7 @@ void sim_store_destage(struct store *s)
 			continue;
 		for (uint32_t i = 0; i < o->pages; i++)
 			if (o->page[i] && (s->entries > s->limit / 2 || sim_chance(0.7)))
-				o->page[i]->base = o->page[i]->view;
+				page_destage(o->page[i]);
 		o->base_h = o->h;
 		o->base_last = o->last;
 		retry_copy(&o->base_retry, &o->retry);

@@ -199,7 +199,9 @@ static int run_cases(uint64_t from, uint64_t count)
 		    sim_case_dead_successor(i) && sim_case_lost(i) && sim_case_differ(i) &&
 		    sim_case_force(i) && sim_case_accept_damage(i) &&
 		    sim_case_recover(i) && sim_case_recover_newer(i) &&
-		    sim_case_gone_back(i))
+		    sim_case_gone_back(i) && sim_case_late_request(i) && sim_case_newer_page(i) &&
+		    sim_case_reborn(i) && sim_case_old_join(i) && sim_case_resend(i) &&
+		    sim_case_in_order(i))
 			continue;
 		printf("directed, seed %llu: %s\n", (unsigned long long)i, sim.failure);
 		return 1;
@@ -319,6 +321,12 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_SOUND, 1, "one of two sound copies is written (L6)", sim_case_differ},
 		{RULE_LOST, 1, "a member that lost what it acknowledged (T5)", sim_case_lost},
 		{RULE_SEEN, 1, "JOINED before it is durable (T1)"},
+		{RULE_LEASE_JOINED, 1, "a lease without a join (N4)", sim_case_reborn},
+		{RULE_JOIN_NUMBER, 1, "an answer to an earlier join (N2)", sim_case_old_join},
+		{RULE_REQUEST_TENURE, 1, "a request of before a force (W1)", sim_case_late_request},
+		{RULE_RESEND, 1, "what was under way is not sent again (W2)", sim_case_resend},
+		{RULE_IN_ORDER, 1, "a record that is not the next one (W3)", sim_case_in_order},
+		{RULE_DIFFERS, 1, "a page that is newer than its source's (Y2)", sim_case_newer_page},
 	};
 	int missed = 0;
 

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directed histories of joins and streams: a session that is up before anybody has joined on it (N4), an
+ * answer to a join that is over (N2), what was under way when a session ended (W2), and a stream that is not
+ * in order (W3). Chance hardly makes them: the moments are short. */
+#include "tests/replica/sim.h"
+
+static unsigned old_node, heir;
+
+static unsigned primary_node(uint32_t object)
+{
+	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(object));
+
+	return n ? n->id : 0;
+}
+
+static bool heir_serves(void)
+{
+	struct replica_info i;
+
+	return primary_node(0) == heir && replicator_info(sim.proc[heir].r, object_id(sim.volume, 0), &i) &&
+	       i.serving;
+}
+
+static void block(unsigned a, unsigned b, bool on)
+{
+	sim_net_block(a, b, on);
+	sim_net_block(b, a, on);
+}
+
+/* A primary that hears no news was replaced; its successor ends, and is back together with the link between
+ * them. Its new process knows of no join, so it owes no fence and grants at once, and takes over from itself
+ * a little later. What waits at the old primary for a lease is not answered by that grant: nobody has
+ * joined. */
+bool sim_case_reborn(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
+	old_node = primary_node(0);
+	heir = 3 - old_node;
+	sim.proc[old_node].raft_cut_until = sim.now_us + 15000000;
+	block(old_node, heir, true);
+	sim_net_reset(old_node, heir);
+	sim_wait_for(heir_serves, "the other node takes over");
+	sim_clients_more(60);
+	sim_wait_for(sim_clients_done, "the clients are done");
+	sim_proc_crash(heir);
+	sim_clients_final_reads(); /* some come to the old one, by its map */
+	sim_run_until(sim.now_us + sim_rand(1000, 300000), NULL);
+	block(old_node, heir, false);
+	sim_proc_start(heir);
+	sim_run_until(sim.now_us + 500000, NULL);
+	return sim_finish();
+}
+
+/* ---- An answer to a join that is over ---- */
+
+static unsigned target;
+
+static const struct member *target_member(void)
+{
+	const struct object *o = object_find(sim.proc[old_node].r, object_id(sim.volume, 0));
+	const struct primary *p = o ? o->primary : NULL;
+
+	for (unsigned i = 0; p && i < p->member_count; i++)
+		if (p->member[i].node == target)
+			return &p->member[i];
+	return NULL;
+}
+
+static bool target_is_out(void)
+{
+	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
+		if (map_in_count(sim_object(i)) != 2)
+			return false;
+	return true;
+}
+
+static uint32_t first_join;
+
+static bool answer_is_under_way(void)
+{
+	const struct object *o = object_find(sim.proc[target].r, object_id(sim.volume, 0));
+	const struct member *m = target_member();
+
+	return o && o->in.state == IN_JOINED && m && m->state == MEMBER_JOINING && m->join == o->in.join;
+}
+
+static bool joined_anew(void)
+{
+	const struct member *m = target_member();
+
+	return m && m->state == MEMBER_JOINING && m->join > first_join;
+}
+
+/* At the very event: what comes next must not pass. */
+static void step_until(bool (*done)(void), const char *what)
+{
+	uint64_t limit = sim.now_us + 10000000;
+
+	while (!sim.failure[0] && !done()) {
+		if (sim.now_us > limit || !sim_step())
+			sim_fail("in vain waited until %s:%s", what, sim_describe());
+	}
+}
+
+static void drop(unsigned node)
+{
+	const struct map_object *o = sim_object(0);
+	struct object_change c = {.op = OBJ_DROP,
+				  .object = o->id,
+				  .epoch = o->epoch,
+				  .proposer = (uint16_t)old_node,
+				  .incarnation = sim.proc[old_node].incarnation};
+	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
+
+	for (unsigned k = 0; k < o->member_count; k++)
+		if (o->member[k].group == sim.proc[node].group)
+			c.replica = o->member[k];
+	sim_submit_command(&cmd);
+	if (!sim.failure[0] && map_in_count(sim_object(0)) != 1)
+		sim_fail("node %u was not dropped", node);
+}
+
+/* A replica that is to be filled has answered its join. Before that is heard, the configuration changes and
+ * it is joined anew, and it hears of that late: what is sent to it as if the first answer were one to the
+ * second join comes while it cannot take it, and neither side ever speaks of it again. */
+bool sim_case_old_join(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
+	old_node = primary_node(0);
+	target = 1 + old_node % 3;
+	sim_proc_crash(target);
+	sim_wait_for(target_is_out, "it is out");
+	sim_proc_start(target);
+	step_until(answer_is_under_way, "it has answered its join");
+	first_join = sim.failure[0] ? 0 : target_member()->join;
+	block(old_node, target, true);
+	drop(6 - old_node - target);
+	step_until(joined_anew, "it is being joined anew");
+	sim_net_block(target, old_node, false);
+	sim_clients_more(20);
+	sim_run_until(sim.now_us + 500000, sim_clients_done);
+	sim_net_block(old_node, target, false);
+	return sim_finish();
+}
+
+/* ---- Streams ---- */
+
+static void begin_stream(uint64_t seed, unsigned clients)
+{
+	struct sim_plan plan = {.seed = seed,
+				.nodes = 2,
+				.copies = 2,
+				.clients = clients,
+				.ops_per_client = 60,
+				.depth = 8};
+
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
+	old_node = primary_node(0);
+	target = 3 - old_node;
+}
+
+static void nobody_was_dropped(uint64_t before, const char *when)
+{
+	sim_wait_for(sim_clients_done, "the clients are done");
+	sim_wait_for(sim_all_in, "all is quiet");
+	if (!sim.failure[0] && sim_drops() != before)
+		sim_fail("a member was dropped, though %s", when);
+}
+
+/* A session ends with records under way: the member gets them on the next one, and nobody is dropped. */
+bool sim_case_resend(uint64_t seed)
+{
+	uint64_t drops;
+
+	begin_stream(seed, 4);
+	drops = sim_drops();
+	block(1, 2, true);
+	sim_clients_more(60);
+	sim_run_until(sim.now_us + 20000, NULL);
+	block(1, 2, false);
+	sim_net_reset(1, 2);
+	nobody_was_dropped(drops, "its session was away for a moment only");
+	return sim_finish();
+}
+
+/* A record does not arrive, or twice; others follow. The member takes none that is not the next one, and gets
+ * what it lacks by joining again. */
+bool sim_case_in_order(uint64_t seed)
+{
+	static const uint32_t blocks[] = {0, 4096, 70, 9000, 2};
+	uint64_t drops;
+
+	begin_stream(seed, 2);
+	drops = sim_drops();
+	sim_net_spoil(old_node, target, seed % 2 ? 0 : 2);
+	for (unsigned i = 0; i < ARRAY_LEN(blocks); i++)
+		sim_client_does(0, IO_WRITE, 0, blocks[i]);
+	nobody_was_dropped(drops, "it could have what it lacks");
+	sim_net_reset(1, 2); /* what of credit was lost with it is found again */
+	sim_run_until(sim.now_us + 200000, NULL);
+	return sim_finish();
+}
