@@ -561,8 +561,10 @@ void shard_destage_kick(struct shard *sh)
 	release(sh, fill);
 	while (sh->flush && !sh->flush_left)
 		shard_flush_next(sh, 0);
-	/* Nothing dirty, nothing to give back, nobody to wake the destager for: no timer, no wake-ups. */
-	if (sh->dirty_pages || sh->queue_count > 1 || sh->lane.name_release || sh->writing)
+	/* Nothing dirty, nothing to give back but what is written to now, nobody to wake the destager for: no
+	 * timer, no wake-ups. */
+	if (sh->dirty_pages || sh->queue_count > (sh->lane.seg != LOG_NONE) || sh->lane.name_release ||
+	    sh->writing)
 		tick_arm(sh);
 	sh->kicking = false;
 }

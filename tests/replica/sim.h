@@ -88,7 +88,7 @@ struct sim {
 	bool losing;        /* a case takes something from a replica, and may be told so */
 	unsigned newer_told, lost_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
-	uint64_t medium_errors;
+	uint64_t medium_errors, no_space;
 	/* verdict */
 	char failure[4096];
 	uint64_t ops_done, reads_done, promotions, takeovers, drops, faults, moves_begun, stops;
@@ -143,6 +143,7 @@ void sim_store_stop(struct store *s); /* every wait ends; the process lives on *
 void sim_store_close(struct store *s); /* after that; handles of its objects are void */
 void sim_store_slow(struct store *s, uint64_t us);
 void sim_store_fill(struct store *s, bool full); /* of space that it could grant */
+int64_t sim_store_unpaid(const struct store *s); /* bytes of payload that it took beyond its grants */
 void sim_store_destage(struct store *s);
 void sim_store_damage(struct store *s, uint64_t object, uint32_t block);
 void sim_store_mark(struct store *s, uint64_t object, uint32_t block); /* and the store says so */
@@ -225,6 +226,8 @@ bool sim_case_rebuild(uint64_t seed);
 bool sim_case_reopen(uint64_t seed);
 bool sim_case_old_map(uint64_t seed);
 bool sim_case_dead_successor(uint64_t seed);
+/* sim_full.c */
+bool sim_case_full_member(uint64_t seed);
 /* sim_differ.c */
 bool sim_case_differ(uint64_t seed);
 /* sim_lost.c */

@@ -156,7 +156,10 @@ static void answer_arrives(void *arg)
 	case IO_RETRY:
 	case IO_NOT_PRIMARY:
 	case IO_STALE_EPOCH:
+		op_later(op, sim_rand(10000, 50000));
+		break;
 	case IO_NO_SPACE:
+		sim.no_space++;
 		op_later(op, sim_rand(10000, 50000));
 		break;
 	case IO_MEDIUM_ERROR:

@@ -259,6 +259,7 @@ int store_append(struct store_object *o, struct store_append *op, const struct r
 	e = lane_add(o, op, w);
 	e->r = *r;
 	e->blocks = xcalloc(n + 1, sizeof(*e->blocks));
+	o->s->taken += (uint64_t)n * STORE_BYTES_PER_BLOCK;
 	for (uint32_t i = 0; i < n; i++)
 		e->blocks[i] = block_from((const uint8_t *)payload + i * BLOCK_SIZE, fps[i]);
 	o->known = version_max(o->known, r->commit);
@@ -491,7 +492,13 @@ void store_grant_return(struct store *s, uint64_t bytes)
 /* Space of what was written comes back at once here: it is not what is tested. */
 void store_grant_spend(struct store *s, uint64_t bytes)
 {
+	s->paid += bytes;
 	store_grant_return(s, bytes);
+}
+
+int64_t sim_store_unpaid(const struct store *s)
+{
+	return (int64_t)(s->taken - s->paid);
 }
 
 void store_stats(struct store *s, struct store_stats *out)

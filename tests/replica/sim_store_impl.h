@@ -70,6 +70,7 @@ struct store {
 	uint64_t slow_us, durable_at;
 	uint64_t granted, free_bytes;
 	bool full; /* gives no more credit */
+	uint64_t taken, paid; /* bytes of payload; of them, under grants */
 	uint64_t kept_no; /* its disk was copied after this entry; 0: it was not */
 	bool batch_armed;
 	struct turn_end turn;

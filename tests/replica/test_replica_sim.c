@@ -194,6 +194,7 @@ static int run_cases(uint64_t from, uint64_t count)
 		if (sim_case_repair(i) && sim_case_damage(i) &&
 		    sim_case_attachment(i) && sim_case_move(i) &&
 		    sim_case_stop(i) && sim_case_slow_log(i) && sim_case_full_tail(i) &&
+		    sim_case_full_member(i) &&
 		    sim_case_evacuate(i) &&
 		    sim_case_rebuild(i) && sim_case_reopen(i) && sim_case_old_map(i) &&
 		    sim_case_dead_successor(i) && sim_case_lost(i) && sim_case_differ(i) &&
@@ -318,6 +319,7 @@ static int plant(uint64_t tries, unsigned only)
 		{RULE_SLOW_LOG, 1, "a primary that cannot log stays (W5)", sim_case_slow_log},
 		{RULE_MIN_IN_SYNC, 900, "writes with fewer copies in sync than asked for (W1)",
 		 run_with_policy},
+		{RULE_CREDIT, 1, "logged without the credit of a member (W1, L4)", sim_case_full_member},
 		{RULE_SOUND, 1, "one of two sound copies is written (L6)", sim_case_differ},
 		{RULE_LOST, 1, "a member that lost what it acknowledged (T5)", sim_case_lost},
 		{RULE_SEEN, 1, "JOINED before it is durable (T1)"},

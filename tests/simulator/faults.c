@@ -205,7 +205,7 @@ static void fault_slow(struct sim_node *s)
 	sim_disks_slow(s, hi, reads, sim_rand(100, 1500) * SIM_MS);
 }
 
-static bool all_in(void)
+bool sim_members_in(void)
 {
 	const struct map *m = sim_newest_map();
 
@@ -237,7 +237,7 @@ static void fault_rot(struct sim_node *s)
 {
 	uint8_t block[BLOCK_SIZE];
 
-	if (!all_in())
+	if (!sim_members_in())
 		return;
 	for (unsigned tries = 0; tries < 200; tries++) {
 		uint64_t off = (1u << 20) + sim_rand(0, 512) * BLOCK_SIZE;
@@ -277,7 +277,7 @@ static enum vfault disk_fault(void *arg, const struct vio *io)
 	    io->kind != s->io_fault_kind || !sim_chance(loses_device(io) ? 1 : 0.3))
 		return VFAULT_NONE;
 	if (loses_device(io)) {
-		if (!sim_node_serves(s) || !all_in())
+		if (!sim_node_serves(s) || !sim_members_in())
 			return VFAULT_NONE;
 		sim.counts.device_fails += io->kind != VIO_READ;
 	}
@@ -352,7 +352,7 @@ static void lose_map_now(void *arg, const struct command_result *r)
 
 	if (s->proc || sim.faults_over)
 		return;
-	if (sim_has_applied(r->index) && (is_out(s) || all_in())) {
+	if (sim_has_applied(r->index) && (is_out(s) || sim_members_in())) {
 		sim_trace("node %u loses its map", s->number);
 		vdb_remove(s->host, SIM_DB);
 		sim.counts.reformats++;
@@ -532,6 +532,7 @@ void sim_faults_begin(void)
 		sim_join_later(&sim.node[p->nodes + 1], sim_rand(0, p->fault_us));
 	simhost_at(sim_rand(0, 500) * SIM_MS, NULL, step, NULL, NULL);
 	sim_shapes_begin();
+	sim_anew_begin();
 	sim_errands_begin();
 }
 

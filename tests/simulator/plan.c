@@ -324,6 +324,17 @@ void sim_plan_at_io(struct sim_plan *p, uint64_t seed)
 	p->tiny_log = seed % 3 != 0;
 }
 
+void sim_plan_anew(struct sim_plan *p, uint64_t seed)
+{
+	plan_shape(p, seed, 0);
+	p->copies = 2; /* the third node is for Raft */
+	p->anew = true;
+	p->stall = p->group = p->hidden = 0;
+	p->fault_us = 11000000;
+	p->gap_us = 20000 + seed % 20000;
+	p->ops = (unsigned)(p->fault_us / p->gap_us);
+}
+
 /* ---- By name ---- */
 
 static const struct {
@@ -335,7 +346,7 @@ static const struct {
 	NAMED(power),     NAMED(rot),    NAMED(dedup),   NAMED(cut_off), NAMED(lag),
 	NAMED(full),      NAMED(device), NAMED(errands), NAMED(reformat),
 	NAMED(reborn),    NAMED(return), NAMED(dark),    NAMED(stall), NAMED(stumble),
-	NAMED(at_io),    NAMED(full_log), NAMED(trims),
+	NAMED(at_io),    NAMED(full_log), NAMED(trims), NAMED(anew),
 #undef NAMED
 };
 

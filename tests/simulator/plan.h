@@ -42,6 +42,7 @@ struct sim_plan {
 	bool wide;       /* many blocks in play, few writes to each */
 	bool errands;    /* an operator moves replicas and maintains nodes, at any moment */
 	bool two_devices; /* each group has two capacity devices; p->device: one fails for good */
+	bool anew;       /* both nodes of an object go down, one without its map (anew.c) */
 	bool full;       /* clients write more than the disk groups hold, and trim when told so */
 	bool minority; /* a minority stays broken for good at the end */
 	bool verbose;
@@ -62,6 +63,7 @@ sim_plan_fn sim_plan_full;
 sim_plan_fn sim_plan_device;
 sim_plan_fn sim_plan_errands;
 sim_plan_fn sim_plan_reformat;
+sim_plan_fn sim_plan_anew;
 /* One shape and little else. */
 sim_plan_fn sim_plan_cut_off;
 sim_plan_fn sim_plan_lag;

@@ -45,6 +45,7 @@ static const struct planted {
 	P(MERGED_FP, "partial"),
 	P(LOGGED, "from_seed"),
 	P(RESERVE, "full_log"),
+	P(REGROUP, "anew"),
 	RARE(LEASE_SHORT, "rough", TRIES),
 	RARE(DROP_APPLIED, "rough", TRIES),
 	RARE(OWN_TENURE, "rough", TRIES),

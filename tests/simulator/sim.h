@@ -8,6 +8,7 @@
  *   client.c    clients: the product's, on hosts of their own or inside a node; what they do and saw
  *   faults.c    what goes wrong, when, and what it may never exceed
  *   shapes.c    faults that come together, as one story
+ *   anew.c      a group that begins anew while nobody else is there
  *   errands.c   what an operator does besides, at any moment
  *   check.c     what must hold at all times; replicas when quiet
  *   run.c       one history: birth, faults, healing, verdict
@@ -151,6 +152,7 @@ void sim_history_clear(void);
 
 /* faults.c */
 void sim_faults_begin(void);
+bool sim_members_in(void); /* all of each object, by the newest map */
 bool sim_break_for_good(void); /* false: nobody is to be; else heal, and after SIM_UNDER_WAY_US: */
 void sim_heal(void);
 bool sim_broken_ask(void); /* false: Raft cannot do without it, and it has come back */
@@ -170,6 +172,9 @@ void sim_errands_begin(void);
 void sim_errands_end(void);
 void sim_errand_dead(const struct sim_node *s); /* at times it is removed from the cluster */
 void sim_errands_count(void); /* what came of it */
+
+/* anew.c */
+void sim_anew_begin(void);
 
 /* check.c */
 void sim_check_begin(void);
