@@ -16,6 +16,7 @@
 #define USER_TIMEOUT_US 5000000u /* unacknowledged for so long: the connection is dead */
 #define KEEPALIVE_US    9000000u
 #define RETRY_MAX_US    1500000u /* the next retransmission after a silence */
+#define TAPPED_MIN      4096u
 
 int __real_socket(int domain, int type, int protocol);
 int __real_bind(int fd, const struct sockaddr *a, socklen_t len);
@@ -882,6 +883,11 @@ ssize_t __wrap_readv(int fd, const struct iovec *iov, int n)
 	return 0;
 }
 
+static bool is_tapped(const struct sock *s)
+{
+	return s->proc->tap && s->class == VCLASS_DATA;
+}
+
 static void bytes_go(struct sock *s, const uint8_t *p, size_t n)
 {
 	struct packet *k;
@@ -953,6 +959,8 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *m, int flags)
 	if (!can_write(s))
 		return fail(EAGAIN);
 	room = s->window - s->unacked - (s->peer ? s->peer->in_bytes : 0);
+	if (is_tapped(s)) /* what waits for its end takes no room: it shall not come in bits of a few bytes */
+		room = MAX(room, TAPPED_MIN);
 	for (size_t i = 0; i < m->msg_iovlen; i++)
 		total += m->msg_iov[i].iov_len;
 	total = MIN(total, room);
@@ -965,7 +973,7 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *m, int flags)
 		memcpy(bytes + at, m->msg_iov[i].iov_base, n);
 		at += n;
 	}
-	if (s->proc->tap && s->class == VCLASS_DATA)
+	if (is_tapped(s))
 		tapped_go(s, bytes, total);
 	else
 		bytes_go(s, bytes, total);
