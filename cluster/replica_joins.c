@@ -136,6 +136,19 @@ static void lacks_committed(struct member *m)
 	primary_end(o, "it lacks what a member knows to be committed");
 }
 
+/* It is asked again every second; that is said once. */
+static void contradicts(struct member *m)
+{
+	struct object *o = m->primary->object;
+
+	if (!m->diverged)
+		replica_event(o->r, 2, "DATA_DIVERGED",
+			      "object %llx: node %u knows a commit that this history does not have; nothing "
+			      "was cut",
+			      (unsigned long long)o->id, m->node);
+	m->diverged = true;
+}
+
 void primary_joined(struct session *s, const struct msg_joined *j)
 {
 	struct object *o = object_find(s->r, j->key.object);
@@ -161,13 +174,8 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		}
 		if (j->reason == NAK_AHEAD && p->state != PRIMARY_SERVE)
 			is_ahead(m);
-		else if (j->reason == NAK_DIVERGED || j->reason == NAK_AHEAD) {
-			m->diverged = true;
-			replica_event(s->r, 2, "DATA_DIVERGED",
-				      "object %llx: node %u knows a commit that this "
-				      "history does not have; nothing was cut",
-				      (unsigned long long)o->id, s->node);
-		}
+		else if (j->reason == NAK_DIVERGED || j->reason == NAK_AHEAD)
+			contradicts(m);
 		member_unjoin(
 			m, j->reason == NAK_GAP
 				   ? 0

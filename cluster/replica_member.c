@@ -232,8 +232,8 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		nak(s, &m->key, NAK_NO_REPLICA);
 		return;
 	}
-	if (o->group->failed || o->diverged) {
-		nak(s, &m->key, o->diverged ? NAK_DIVERGED : NAK_FAILED);
+	if (o->group->failed) {
+		nak(s, &m->key, NAK_FAILED);
 		return;
 	}
 	if (o->listed && o->me >= 0 && o->config.member[o->me].kept) {
@@ -268,16 +268,16 @@ void inbound_join(struct session *s, const struct msg_join *m)
 		store_commit(o->store, version_min(m->commit, store_durable(o->store)));
 	reason = find_cut(o, m, &cut);
 	if (reason) {
-		if (reason == NAK_DIVERGED) {
-			o->diverged = true;
+		if (reason == NAK_DIVERGED && !o->diverged)
 			replica_event(s->r, 2, "DATA_DIVERGED",
 				      "object %llx: node %u's history does not have a write "
 				      "that is committed here; nothing was cut",
 				      (unsigned long long)o->id, s->node);
-		}
+		o->diverged |= reason == NAK_DIVERGED;
 		nak(s, &m->key, reason);
 		return;
 	}
+	o->diverged = false; /* that was another primary's history */
 	o->seen = m->key.tenure;
 	hold_add(o, s, m->key.tenure);
 	fence_older(o);

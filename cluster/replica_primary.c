@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* How long the answers of replicas that are out are waited for, from the takeover on: a refusal is quick. */
+/* How long the answers of replicas that are out are waited for: a refusal is quick. */
 #define ASK_US 100000u
 
 /* ---- Proposals ------------------------------------------------------------------------------- */
@@ -128,15 +128,15 @@ static bool all_seen(const struct primary *p)
 	return true;
 }
 
-/* T1: a replica that is out, perhaps by this very takeover, knows something to be committed that is not here;
- * or it is in reach and has not said yet that it does not. */
+/* T1: a replica, perhaps put out by this very takeover, knows something to be committed that is not here; or
+ * it is in reach and has not said yet that it does not. */
 static bool undecided(const struct primary *p, uint64_t now)
 {
 	for (unsigned i = 0; i < p->member_count; i++) {
 		const struct member *m = &p->member[i];
 
-		if (m->ahead || (!m->want && m->filled && m->state == MEMBER_JOINING &&
-				 now < p->start_us + ASK_US))
+		if (m->ahead || m->diverged ||
+		    (!m->want && m->filled && m->state == MEMBER_JOINING && now < m->since_us + ASK_US))
 			return true;
 	}
 	return false;

@@ -86,7 +86,8 @@ struct sim {
 	uint32_t volume, attachment[8], attach_epoch[8];
 	bool faults_over, fenced;
 	bool losing;        /* a case takes something from a replica, and may be told so */
-	unsigned newer_told, lost_told;
+	unsigned newer_told; /* that one replica knows of what another lacks, or contradicts */
+	unsigned lost_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors, no_space;
 	/* verdict */
@@ -244,6 +245,7 @@ bool sim_case_accept_damage(uint64_t seed);
 bool sim_case_recover(uint64_t seed);
 bool sim_case_recover_newer(uint64_t seed);
 bool sim_case_gone_back(uint64_t seed);
+bool sim_case_gone_astray(uint64_t seed);
 bool sim_case_late_request(uint64_t seed);
 /* sim_stopped.c */
 bool sim_case_stopped(uint64_t seed, bool confirm_reads);

@@ -278,8 +278,10 @@ static void object_cut(struct store_object *o, struct version after, uint64_t no
 	struct entry *e = NULL;
 
 	while ((e = lane_next(o->s, e, o, true)))
-		if (!e->applied && e->r.version.seq > after.seq && e->no < no)
+		if (!e->applied && e->r.version.seq > after.seq && e->no < no) {
 			e->is_void = true;
+			e->cut_no = no;
+		}
 	o->cut_no = no;
 	retry_cut(&o->retry, after);
 	o->last = version_cmp(after, o->last) < 0 ? after : o->last;

@@ -31,7 +31,8 @@ struct entry {
 	struct list link;
 	struct store_object *o;
 	uint64_t no;
-	bool durable, applied, is_void;
+	bool durable, applied, is_void; /* void: by the cut with number cut_no */
+	uint64_t cut_no;
 	struct record r;
 	struct sblock *blocks;  /* of the payload, in order */
 	struct object_header h; /* header kinds */

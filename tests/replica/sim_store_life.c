@@ -196,10 +196,10 @@ void sim_store_crash(struct store *s)
 		if (!e->durable)
 			entry_free(e);
 	}
-	/* A cut that was not durable has cut nothing. */
+	/* A cut that is neither in the lane nor in what was saved with the last destage has cut nothing. */
 	for (n = s->lane.next; n != &s->lane; n = n->next) {
 		e = list_entry(n, struct entry, link);
-		e->is_void = e->is_void && e->no <= e->o->base_no;
+		e->is_void = e->is_void && e->cut_no <= e->o->base_no;
 	}
 }
 
