@@ -94,8 +94,8 @@ struct admin_node_ops {
 	/* The group's superblocks are final and CMD_GROUP_ADD is applied: open it, start it on the shards,
 	 * give it to the replicators. `set` is copied. Opening an open group is 0. */
 	int (*group_open)(void *node, const struct diskgroup_set *set, struct wait *w);
-	/* store_flush (and then store_settle), and store_verify of an open group of this node;
-	 * -ERR_UNAVAILABLE: it is not open. */
+	/* store_flush (and then store_settle: -ETIMEDOUT after some seconds), and store_verify of an open
+	 * group of this node; -ERR_UNAVAILABLE: it is not open. */
 	int (*group_flush)(void *node, uint16_t group, bool reduce, struct wait *w);
 	int (*group_verify)(void *node, uint16_t group, struct store_verify *out, struct wait *w);
 	int (*group_replace)(void *node, struct admin_replace *r, struct wait *w);

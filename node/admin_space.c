@@ -146,14 +146,14 @@ static void on_group_op(struct wait *w, int rc)
 			op->group, op->reduce ? ", or to reduce in" : "");
 		return;
 	}
-	if (rc < 0 && !(op->verify && rc == -ERR_CORRUPT)) {
+	if (rc < 0 && !(op->verify && rc == -ERR_CORRUPT) && !(op->reduce && rc == -ETIMEDOUT)) {
 		admin_fail(q, rc, "group %u: %s", op->group, err_text(rc));
 		return;
 	}
 	j = json_object_new();
 	json_put_u64(j, "group", op->group);
 	json_put_str(j, "node", q->admin->cfg.config->name);
-	json_put_bool(j, "reduced", op->reduce);
+	json_put_bool(j, "reduced", op->reduce && !rc); /* else it is to be asked for again */
 	json_put_u64(j, "took_ms", (loop_mono_us(q->admin->cfg.loop) - op->begun_us) / 1000);
 	if (op->verify) {
 		json_put_u64(j, "commit", op->result.commit);

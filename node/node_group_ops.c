@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What people have a disk group do: destage everything, reduce it too, or verify its map. A flush belongs
- * to a shard's loop and comes back from there; a verification runs on a worker. */
+ * to a shard's loop and comes back from there; a verification runs on a worker. Reducing has no end while
+ * clients write faster, and who asked for it may be gone: it is waited for some seconds, then asked for
+ * again. */
 #include <stdlib.h>
 
 #include "node/base/err.h"
 #include "node/node.h"
+
+#define SETTLE_US 10000000u
 
 struct group_flush {
 	struct post there, back, scratch;
@@ -31,7 +35,7 @@ static void on_flushed(struct wait *w, int rc)
 
 	if (!rc && f->reduce) {
 		f->reduce = false;
-		rc = store_settle(f->store, 0, &f->flushed);
+		rc = store_settle(f->store, 0, SETTLE_US, &f->flushed);
 		if (rc == PENDING)
 			return;
 	}

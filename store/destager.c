@@ -21,6 +21,7 @@ struct tier_request {
 	uint64_t blocks; /* suspect */
 	uint32_t number; /* of a request to reduce */
 	uint16_t policy; /* that goes with it */
+	uint64_t until_us; /* settle */
 	uint8_t *header;
 	size_t header_len;
 	struct wait *wait; /* NULL: nobody waits */
@@ -264,14 +265,31 @@ static void settle_wait(struct tier *t, struct tier_request *r)
 	atomic_fetch_sub(&t->requests_open, 1);
 }
 
-static void settle_end(struct tier *t, int rc)
+/* All that waited until `now` at most, with rc. */
+static void settle_end(struct tier *t, uint64_t now_us, int rc)
 {
-	for (struct tier_request *r; (r = t->settle.waiting);) {
-		t->settle.waiting = r->next;
+	struct tier_request *r, **at = &t->settle.waiting;
+
+	while ((r = *at)) {
+		if (r->until_us > now_us) {
+			at = &r->next;
+			continue;
+		}
+		*at = r->next;
 		r->rc = rc;
 		atomic_fetch_sub(&t->hurry, 1);
 		loop_post(t->shards[r->shard].loop, &r->post);
 	}
+}
+
+/* Until somebody has waited long enough; UINT64_MAX: nobody waits. */
+static uint64_t settle_wait_us(const struct tier *t)
+{
+	uint64_t now = tier_mono_us(t), first = UINT64_MAX;
+
+	for (const struct tier_request *r = t->settle.waiting; r; r = r->next)
+		first = MIN(first, r->until_us);
+	return first == UINT64_MAX ? first : first - MIN(first, now);
 }
 
 static void request_run(struct tier *t, struct tier_request *r)
@@ -379,9 +397,15 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 	return request_submit(t, REQUEST_DELETE, shard, object, gen, 0, NULL, 0, w);
 }
 
-int tier_settle(struct tier *t, unsigned shard, struct wait *w)
+int tier_settle(struct tier *t, unsigned shard, uint64_t limit_us, struct wait *w)
 {
-	return request_submit(t, REQUEST_SETTLE, shard, 0, 0, 0, NULL, 0, w);
+	struct tier_request *r = xcalloc(1, sizeof(*r));
+
+	*r = (struct tier_request){.kind = REQUEST_SETTLE,
+				   .shard = shard,
+				   .until_us = tier_mono_us(t) + limit_us,
+				   .wait = w};
+	return request_queue(t, r) ? PENDING : -ERR_CLOSED;
 }
 
 /* ---- The thread --------------------------------------------------------------------------------
@@ -399,7 +423,7 @@ static void work_end(struct tier *t, struct destage_batch *batches)
 		atomic_fetch_sub(&t->requests_open, 1);
 		loop_post(t->shards[r->shard].loop, &r->post);
 	}
-	settle_end(t, -ERR_CLOSED);
+	settle_end(t, UINT64_MAX, -ERR_CLOSED);
 	batches_take(t, &batches, &batches_closed);
 	while (batches) {
 		struct destage_batch *b = batches;
@@ -431,19 +455,21 @@ static bool background_step(struct tier *t, bool later)
 		enum settle_state s = settle_step(t, &rc);
 
 		if (s == SETTLE_ENDED)
-			settle_end(t, rc);
+			settle_end(t, UINT64_MAX, rc);
 		busy = s == SETTLE_BUSY;
 	}
+	if (t->settle.waiting)
+		settle_end(t, tier_mono_us(t), -ETIMEDOUT);
 	/* A group that is always a little busy is scrubbed too. */
 	if (!scrub_wait_us(t))
 		scrub_step(t);
 	return busy;
 }
 
-/* Until there is something to do, or the next step of the scrub is due. */
+/* Until there is something to do, the next step of the scrub is due, or somebody has waited long enough. */
 static void destager_sleep(struct tier *t)
 {
-	uint64_t us = scrub_wait_us(t), at;
+	uint64_t us = MIN(scrub_wait_us(t), settle_wait_us(t)), at;
 	struct timespec ts;
 
 	if (us == UINT64_MAX) {

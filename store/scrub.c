@@ -14,14 +14,9 @@
 enum scrub_want { WANT_START = 1, WANT_STOP = 2 };
 enum scrub_flags { FLAG_STOPPED = 1, FLAG_SUSPECT_ALL = 2, FLAG_ASKED = 4 };
 
-static uint64_t mono_us(struct tier *t)
-{
-	return loop_mono_us(t->shards[0].loop);
-}
-
 uint64_t scrub_wall_s(struct tier *t)
 {
-	return (uint64_t)((int64_t)(mono_us(t) / 1000000) + atomic_load(&t->scrub.wall_offset_s));
+	return (uint64_t)((int64_t)(tier_mono_us(t) / 1000000) + atomic_load(&t->scrub.wall_offset_s));
 }
 
 /* ---- The row -----------------------------------------------------------------------------------
@@ -224,7 +219,7 @@ uint64_t scrub_wait_us(struct tier *t)
 		return UINT64_MAX;
 	if (atomic_load(&s->want))
 		return 0;
-	now = mono_us(t);
+	now = tier_mono_us(t);
 	if (s->telling || (s->row.phase != SCRUB_IDLE && !s->row.stopped))
 		return s->due_us > now ? s->due_us - now : 0;
 	if (s->row.stopped || !pass || !atomic_load(&s->wall_known))
@@ -245,7 +240,7 @@ static void tell_step(struct tier *t)
 		if (t->scrub.row.phase == SCRUB_IDLE)
 			scrub_free(t);
 	}
-	t->scrub.due_us = mono_us(t) + bytes / PAGE_COST * TELL_PAGE_US;
+	t->scrub.due_us = tier_mono_us(t) + bytes / PAGE_COST * TELL_PAGE_US;
 }
 
 void scrub_step(struct tier *t)
@@ -256,7 +251,7 @@ void scrub_step(struct tier *t)
 
 	take_wishes(t);
 	if (pace_fill(t) >= FILL_FULL) {
-		s->due_us = mono_us(t) + BUSY_US;
+		s->due_us = tier_mono_us(t) + BUSY_US;
 		return;
 	}
 	scrub_memory(s);
@@ -305,7 +300,7 @@ void scrub_step(struct tier *t)
 		us = RETRY_US;
 	}
 	atomic_store(&s->rate_bytes_per_s, (uint32_t)MIN(rate, UINT32_MAX));
-	s->due_us = mono_us(t) + us;
+	s->due_us = tier_mono_us(t) + us;
 	publish(t);
 }
 
@@ -320,7 +315,7 @@ void tier_scrub_pace(struct tier *t, uint32_t pass_s, uint64_t max_bytes_per_s, 
 
 	if (!t->started)
 		return;
-	atomic_store(&s->wall_offset_s, (int64_t)now_s - (int64_t)(mono_us(t) / 1000000));
+	atomic_store(&s->wall_offset_s, (int64_t)now_s - (int64_t)(tier_mono_us(t) / 1000000));
 	atomic_store(&s->pass_s, pass_s);
 	atomic_store(&s->max_bytes_per_s, max_bytes_per_s);
 	atomic_store(&s->wall_known, true);

@@ -10,7 +10,7 @@ struct tier;
 struct tier_request;
 
 struct settle {
-	struct tier_request *waiting;
+	struct tier_request *waiting; /* each until a time of its own (destager.c) */
 	int reduce_rc; /* of the newest step of reduce.c */
 };
 

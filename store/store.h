@@ -310,9 +310,9 @@ void store_stats(struct store *s, struct store_stats *out); /* any thread */
 int store_flush(struct store *s, unsigned shard, struct post *scratch, struct wait *w) MUST_USE;
 /* Until nothing that is destaged is left to be reduced (stored raw under load, or asked for), deletes are
  * through, and what all that left behind is collected: from then on the ledger is what it would be had the
- * machine never been busy. While writes keep the log above 0.60 it waits. From a shard's loop; resumes when
- * done. -ERR_FULL: there is no room to reduce in. */
-int store_settle(struct store *s, unsigned shard, struct wait *w) MUST_USE;
+ * machine never been busy. While writes keep the log above 0.60 it waits, with destage in a hurry. From a
+ * shard's loop; resumes when done. -ERR_FULL: no room to reduce in. -ETIMEDOUT, after limit_us: ask again. */
+int store_settle(struct store *s, unsigned shard, uint64_t limit_us, struct wait *w) MUST_USE;
 
 /* Offline, read-only, tolerant decoder for `ashlard inspect PATH` (device, file or metadata directory).
  * Prints to stdout; 0, or 1 when something is damaged, or < 0 when nothing could be read. */

@@ -741,11 +741,11 @@ void shard_flush_next(struct shard *sh, int rc)
 	}
 }
 
-int store_settle(struct store *s, unsigned shard, struct wait *w)
+int store_settle(struct store *s, unsigned shard, uint64_t limit_us, struct wait *w)
 {
 	return store_failed(s)			? store_failed(s)
 	       : store_shard(s, shard)->stopping ? -ERR_CLOSED
-						 : tier_settle(s->tier, shard, w);
+						 : tier_settle(s->tier, shard, limit_us, w);
 }
 
 int store_flush(struct store *s, unsigned shard, struct post *scratch, struct wait *w)

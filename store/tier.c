@@ -361,6 +361,11 @@ void tier_stop(struct tier *t)
 	t->started = false;
 }
 
+uint64_t tier_mono_us(const struct tier *t)
+{
+	return loop_mono_us(t->shards[0].loop);
+}
+
 uint64_t tier_kv_commit(const struct tier *t)
 {
 	return atomic_load(&t->commit);

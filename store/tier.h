@@ -174,7 +174,7 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 		       struct work *scratch, struct wait *w) MUST_USE;
 
 /* store_settle. */
-int tier_settle(struct tier *t, unsigned shard, struct wait *w) MUST_USE;
+int tier_settle(struct tier *t, unsigned shard, uint64_t limit_us, struct wait *w) MUST_USE;
 
 /* store.h, Scrub. Any thread. */
 void tier_scrub_pace(struct tier *t, uint32_t pass_s, uint64_t max_bytes_per_s, uint64_t now_s);

@@ -190,6 +190,7 @@ void txn_object(struct tier *t, struct tobj *o);
 int txn_commit(struct tier *t) MUST_USE;
 void txn_abort(struct tier *t);
 void txn_publish(struct tier *t); /* numbers as of this commit, for any thread */
+uint64_t tier_mono_us(const struct tier *t);
 void tier_count_kv(struct tier *t); /* the same of the database; every 64 commits, and before sleeping */
 void tier_fail(struct tier *t, int rc, const char *what);
 struct tobj_region *txn_region(struct tier *t, struct tobj *o, uint32_t region); /* `next` is to be set */

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/ctl/ctl.h"
 
@@ -141,4 +142,12 @@ bool ctl_duration_s(const char *text, uint64_t *out)
 		return false;
 	*out *= unit;
 	return true;
+}
+
+uint64_t ctl_now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec;
 }

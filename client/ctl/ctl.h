@@ -55,6 +55,7 @@ int ctl_usage(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints, returns CTL_US
 bool ctl_size(const char *text, uint64_t *out);
 bool ctl_number(const char *text, uint64_t max, uint64_t *out);
 bool ctl_duration_s(const char *text, uint64_t *out); /* "30", "30s", "10m", "2h" */
+uint64_t ctl_now_s(void); /* of a clock that nobody sets */
 
 /* ---- Calls (call.c, libcurl's door) ---- */
 /* Body is taken over (NULL: none). CTL_OK with *out set (out may be NULL), or an exit code after the

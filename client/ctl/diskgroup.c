@@ -317,6 +317,14 @@ static int print_verified(const struct json *j)
 	return differences ? CTL_REFUSED : CTL_OK;
 }
 
+/* What is done with a group or all. */
+struct group_call {
+	const char *what; /* "/flush" */
+	bool reduce;
+	uint64_t limit_s, until_s; /* of reducing */
+	int (*print)(const struct json *);
+};
+
 static struct json *reduce_body(void)
 {
 	struct json *body = json_object_new();
@@ -325,9 +333,35 @@ static struct json *reduce_body(void)
 	return body;
 }
 
+/* The node waits some seconds for the end of reducing; it is asked again until it is there. */
+static int call_reduce(struct ctl *c, const struct group_call *k, const char *path, struct json **j)
+{
+	uint64_t took_ms = 0;
+	int rc;
+
+	for (;;) {
+		rc = ctl_call(c, "POST", path, reduce_body(), j);
+		if (rc != CTL_OK)
+			return rc;
+		took_ms += json_u64(*j, "took_ms", 0);
+		json_put_u64(*j, "took_ms", took_ms);
+		if (json_bool(*j, "reduced", false))
+			return CTL_OK;
+		rc = ctl_now_s() >= k->until_s ? CTL_TIMEOUT : CTL_OK;
+		if (rc != CTL_OK)
+			ctl_error(c, rc, "ETIMEDOUT",
+				  "disk group %" PRIu64 " on %s: not all is reduced after %" PRIu64
+				  " s. It goes on when there is time for it; wait longer (--for), or when "
+				  "clients write less",
+				  json_u64(*j, "group", 0), str_or(*j, "node", "?"), k->limit_s);
+		json_free(*j);
+		if (rc != CTL_OK)
+			return rc;
+	}
+}
+
 /* One group, or all that can be reached, one after the other; with JSON a list of the answers. */
-static int on_groups(struct ctl *c, const char *number, const char *what, bool reduce,
-		     int (*print)(const struct json *))
+static int on_groups(struct ctl *c, const char *number, const struct group_call *k)
 {
 	struct json *all = json_array_new(), *groups = NULL, *j;
 	const struct json *list;
@@ -347,12 +381,13 @@ static int on_groups(struct ctl *c, const char *number, const char *what, bool r
 		char *id = number ? xstrdup(number)
 				  : xasprintf("%" PRIu64, json_u64(json_at(list, i), "group", 0));
 
-		rc = group_path(id, what, &path);
+		rc = group_path(id, k->what, &path);
 		if (rc == CTL_OK)
-			rc = ctl_call(c, "POST", path, reduce ? reduce_body() : NULL, &j);
+			rc = k->reduce ? call_reduce(c, k, path, &j)
+				       : ctl_call(c, "POST", path, NULL, &j);
 		if (rc == CTL_OK) {
 			rc = c->json ? (json_u64(j, "differences", 0) ? CTL_REFUSED : CTL_OK)
-				     : print(j);
+				     : k->print(j);
 			json_add(all, j);
 		}
 		worst = rc == CTL_OK ? worst : rc;
@@ -364,31 +399,38 @@ static int on_groups(struct ctl *c, const char *number, const char *what, bool r
 	return worst;
 }
 
-static int groups_run(struct ctl *c, const char *name, int argc, char **argv, const char *what,
-		      int (*print)(const struct json *))
+#define GROUP_CALL_S 3600u
+
+static int groups_run(struct ctl *c, const char *name, int argc, char **argv, struct group_call *k)
 {
-	const char *number = NULL;
-	bool all = false, reduce = false;
-	const struct option_spec o[] = {{"--all", NULL, &all}, {"--reduce", NULL, &reduce}};
-	unsigned options = strcmp(name, "flush") ? 1 : 2;
-	int rc = ctl_args(verb(name), argc, argv, o, options, &number, 0, 1);
+	const char *number = NULL, *limit = NULL;
+	bool all = false;
+	const struct option_spec o[] = {
+		{"--all", NULL, &all}, {"--reduce", NULL, &k->reduce}, {"--for", &limit, NULL}};
+	int rc = ctl_args(verb(name), argc, argv, o, strcmp(name, "flush") ? 1 : ARRAY_LEN(o), &number, 0, 1);
 
 	if (rc != CTL_OK)
 		return rc;
 	if (!number == !all)
 		return ctl_usage("diskgroup %s: give the number of a group, or --all", name);
-	c->timeout_s = MAX(c->timeout_s, 3600u);
-	return on_groups(c, number, what, reduce, print);
+	if (limit && (!k->reduce || !ctl_duration_s(limit, &k->limit_s) || !k->limit_s))
+		return ctl_usage("--for takes a time, e.g. 30m or 2h, and goes with --reduce");
+	k->limit_s = limit ? k->limit_s : GROUP_CALL_S;
+	k->until_s = ctl_now_s() + k->limit_s;
+	c->timeout_s = MAX(c->timeout_s, GROUP_CALL_S);
+	return on_groups(c, number, k);
 }
 
 static int diskgroup_flush(struct ctl *c, int argc, char **argv)
 {
-	return groups_run(c, "flush", argc, argv, "/flush", print_flushed);
+	return groups_run(c, "flush", argc, argv,
+			  &(struct group_call){.what = "/flush", .print = print_flushed});
 }
 
 static int diskgroup_verify(struct ctl *c, int argc, char **argv)
 {
-	return groups_run(c, "verify", argc, argv, "/verify", print_verified);
+	return groups_run(c, "verify", argc, argv,
+			  &(struct group_call){.what = "/verify", .print = print_verified});
 }
 
 static int diskgroup_evacuate(struct ctl *c, int argc, char **argv)
@@ -473,7 +515,7 @@ const struct verb diskgroup_verbs[] = {
 	{"diskgroup", "show", "NUMBER",
 	 "Shows one disk group: devices, space, log, errors.\n\nExample: ashlar diskgroup show 3",
 	 diskgroup_show},
-	{"diskgroup", "flush", "NUMBER | --all [--reduce]",
+	{"diskgroup", "flush", "NUMBER | --all [--reduce [--for TIME]]",
 	 "Moves everything that is in a group's write log to its capacity devices, and returns "
 	 "when it is there.\n\n"
 	 "Not needed for safety: what is acknowledged is durable in the log. It makes the numbers "
@@ -482,7 +524,9 @@ const struct verb diskgroup_verbs[] = {
 	 "--reduce also waits until what was stored raw under load, or was asked for with\n"
 	 "--existing reduce, is deduplicated and compressed, and collects what it and deletions\n"
 	 "left behind. From then on the numbers are those of the data, however busy the machine\n"
-	 "was. It may read and move much of what is stored.\n\n"
+	 "was. It may read and move much of what is stored, and while clients write faster than\n"
+	 "that is done it has no end: after TIME (1h) it exits with 8, and goes on when there is\n"
+	 "time for it.\n\n"
 	 "Example: ashlar diskgroup flush --all --reduce",
 	 diskgroup_flush},
 	{"diskgroup", "verify", "NUMBER | --all",

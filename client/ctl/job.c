@@ -197,14 +197,6 @@ static int job_cancel(struct ctl *c, int argc, char **argv)
 
 /* ---- Waiting ---- */
 
-static uint64_t now_s(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec;
-}
-
 /* Prints when something worth saying has changed, on a terminal only. */
 static void say_progress(const struct ctl *c, const struct json *j, uint64_t *percent)
 {
@@ -236,7 +228,7 @@ static int wait_end(struct ctl *c, const struct json *j, uint64_t id)
  * once. started: the job was made by this command, and the node asked may not have heard of it yet. */
 static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds, bool started)
 {
-	uint64_t start = now_s(), percent = UINT64_MAX;
+	uint64_t start = ctl_now_s(), percent = UINT64_MAX;
 	bool seen = started;
 	char path[64];
 
@@ -246,7 +238,7 @@ static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds, bool started)
 		const char *state;
 		int rc = ctl_call(c, "GET", path, NULL, &j);
 
-		if (rc == CTL_NOT_FOUND && started && now_s() - start < NEWS_S)
+		if (rc == CTL_NOT_FOUND && started && ctl_now_s() - start < NEWS_S)
 			continue;
 		if (rc != CTL_OK && (!seen || rc == CTL_NOT_FOUND || rc == CTL_USAGE))
 			return rc;
@@ -262,7 +254,7 @@ static int wait_for(struct ctl *c, uint64_t id, uint64_t seconds, bool started)
 			}
 			json_free(j);
 		}
-		if (seconds && now_s() - start >= seconds)
+		if (seconds && ctl_now_s() - start >= seconds)
 			return ctl_error(c, CTL_TIMEOUT, "ETIMEDOUT",
 					 "job %" PRIu64 " still goes on after %" PRIu64
 					 " s: ashlar job show %" PRIu64,

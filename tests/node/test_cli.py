@@ -17,7 +17,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         where = "tls" if self.server.tls else "unix"
         seen.append((where, self.command, self.path, json.loads(body) if body else None))
-        status, out = answers.get((self.command, self.path), (404, {"error": "NOT_FOUND", "message": "no such thing"}))
+        answer = answers.get((self.command, self.path), (404, {"error": "NOT_FOUND", "message": "no such thing"}))
+        status, out = answer.pop(0) if isinstance(answer, list) else answer  # a list: one after the other
         data = out.encode() if isinstance(out, str) else json.dumps(dict(out, schema=1)).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -256,6 +257,13 @@ def others():
     answers[("POST", "/v1/diskgroups/1/flush")] = (200, {"group": 1, "node": "n1", "took_ms": 1500, "reduced": True})
     expect(ashlar("diskgroup", "flush", "1", "--reduce"), 0, out="nothing is left to be reduced or collected (1.5 s)")
     check(seen[0][3] == {"reduce": True}, "flush --reduce body")
+    more = (200, {"group": 1, "node": "n1", "took_ms": 10000, "reduced": False})
+    answers[("POST", "/v1/diskgroups/1/flush")] = [more, more, (200, {"group": 1, "node": "n1", "took_ms": 500, "reduced": True})]
+    expect(ashlar("diskgroup", "flush", "1", "--reduce", "--for", "30s"), 0, out="reduced or collected (20.5 s)")
+    check(len(seen) == 3, "it is asked for until it is done")
+    answers[("POST", "/v1/diskgroups/1/flush")] = more
+    expect(ashlar("diskgroup", "flush", "1", "--reduce", "--for", "1s"), 8, err="group 1 on n1: not all is reduced after 1 s")
+    expect(ashlar("diskgroup", "flush", "1", "--for", "1s"), 2, err="--reduce")
     expect(ashlar("diskgroup", "verify", "1", "--reduce"), 2, err="--reduce")
     answers[("POST", "/v1/diskgroups/1/verify")] = (200, {"group": 1, "node": "n1", "pages": 7})
     expect(ashlar("diskgroup", "verify", "n1/1"), 0, out="counters and references are right")

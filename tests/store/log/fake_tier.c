@@ -546,7 +546,7 @@ bool tier_reclaims(const struct tier *t)
 void tier_stats(const struct tier *t, struct store_stats *out)
 {
 }
-int tier_settle(struct tier *t, unsigned shard, struct wait *w)
+int tier_settle(struct tier *t, unsigned shard, uint64_t limit_us, struct wait *w)
 {
 	return 0; /* nothing is reduced here */
 }

@@ -276,7 +276,7 @@ static void run_settle(struct h_call *c)
 {
 	struct op_call *o = container_of(c, struct op_call, c);
 
-	op_end(o, tier_settle(c->h->tier, c->shard, &o->wait));
+	op_end(o, tier_settle(c->h->tier, c->shard, H_SETTLE_US, &o->wait));
 }
 
 int h_settle(struct harness *h)

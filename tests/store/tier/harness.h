@@ -65,6 +65,7 @@ void h_done(struct h_call *c, int rc);
 int h_object_put(struct harness *h, unsigned object, uint32_t gen);
 void h_objects_put(struct harness *h, struct model *m); /* all of them, generation 1 */
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen);
+#define H_SETTLE_US 3600000000u
 int h_settle(struct harness *h); /* tier_settle, waited for */
 int h_page_get(struct harness *h, unsigned object, uint32_t page, struct map_page *out);
 int h_read(struct harness *h, unsigned object, uint32_t page, const struct map_page *map,

@@ -143,12 +143,22 @@ static void on_settled(struct wait *w, int rc)
 	atomic_store(&settling.rc, rc);
 }
 
-static void settle_begin(struct h_call *c)
+static void settle_for(struct h_call *c, uint64_t limit_us)
 {
 	settling.wait.resume = on_settled;
 	atomic_store(&settling.rc, 1);
-	EXPECT_RC(tier_settle(c->h->tier, 0, &settling.wait), PENDING);
+	EXPECT_RC(tier_settle(c->h->tier, 0, limit_us, &settling.wait), PENDING);
 	h_done(c, 0);
+}
+
+static void settle_begin(struct h_call *c)
+{
+	settle_for(c, H_SETTLE_US);
+}
+
+static void settle_shortly(struct h_call *c)
+{
+	settle_for(c, 50000);
 }
 
 /* The newest copy, stored raw, hides neither the one that was reduced before, nor itself when it is
@@ -190,6 +200,34 @@ TEST(reduce, a_copy_stored_raw_is_found_to_be_one)
 			EXPECT_EQ(d_kind_at(&h, o, 1, i, &word), MAP_SHARE);
 	EXPECT_EQ(d_rows_in(&h, KV_SHARE), PAGE_BLOCKS);
 	EXPECT_EQ(d_rows_in(&h, KV_SLOC), PAGE_BLOCKS);
+	d_end(&h, m);
+}
+
+/* While writers keep the log full it ends with its limit, and destage is in no hurry any more. */
+TEST(reduce, waiting_for_the_end_of_it_ends)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	struct store_stats st = {0};
+	uint64_t seeds[PAGE_BLOCKS];
+	unsigned hurry;
+	struct h_call c;
+
+	d_start(&h, m, "settlelimit", 48);
+	h.compression = true;
+	for (unsigned i = 0; i < PAGE_BLOCKS; i++)
+		seeds[i] = 4000 + i;
+	write_raw(&h, m, 1, 1, seeds, PAGE_BLOCKS);
+	hurry = atomic_load(&h.tier->hurry);
+	h_run(&h, 0, &c, settle_shortly);
+	while (atomic_load(&settling.rc) == 1)
+		sched_yield();
+	EXPECT_EQ(atomic_load(&settling.rc), -ETIMEDOUT);
+	EXPECT_EQ(atomic_load(&h.tier->hurry), hurry);
+	tier_stats(h.tier, &st);
+	EXPECT(st.reduce_pending);
+	settle(&h, &st);
+	EXPECT_EQ(st.data_used_bytes, size_of(seeds, PAGE_BLOCKS));
 	d_end(&h, m);
 }
 
