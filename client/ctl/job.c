@@ -355,13 +355,10 @@ const struct verb job_verbs[] = {
 	{"job", "resume", "ID", "Goes on with a paused job.\n\nExample: ashlar job resume 3",
 	 job_resume},
 	{"job", "cancel", "ID",
-	 "Ends a job: of an evacuation or rebalance, unfinished copies go; the target of an "
-	 "evacuation "
-	 "takes\n"
+	 "Ends a job; what it has moved stays there.\n\n"
+	 "Unfinished copies of an evacuation or rebalance go. The target of an evacuation takes\n"
 	 "replicas again, also when it was done; so does a node that was to be removed. A cancelled\n"
-	 "rebuild starts again at the node's "
-	 "next "
-	 "absence.\n\n"
+	 "rebuild starts again at the node's next absence.\n\n"
 	 "Example: ashlar job cancel 3",
 	 job_cancel},
 	{NULL},

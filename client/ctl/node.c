@@ -501,12 +501,12 @@ const struct verb node_verbs[] = {
 	 "Example: ashlar node evacuate n3 --wait",
 	 node_evacuate},
 	{"node", "remove", "NAME [--wait] [--dry-run] [--dead [--accept-loss] [--yes]]",
-	 "Takes a node out of the cluster for good, as a job: its data is moved, then its vote, then it\n"
-	 "leaves.\n\n"
-	 "Redundancy never falls meanwhile. Until it has left the job can be cancelled, and the node takes\n"
-	 "replicas again. It waits for volumes that are attached through the node. Exits with 5 and does\n"
-	 "nothing if the others have no space or fault sets for its data. The daemon of a removed node\n"
-	 "ends; to use the host again empty its state directory and let it join as a new node.\n\n"
+	 "Takes a node out of the cluster for good, as a job that moves its data first.\n\n"
+	 "Then its vote goes, then it leaves; redundancy never falls meanwhile. Until it has left the job\n"
+	 "can be cancelled, and the node takes replicas again. It waits for volumes that are attached\n"
+	 "through the node. Exits with 5 and does nothing if the others have no space or fault sets for\n"
+	 "its data. The daemon of a removed node ends; to use the host again empty its state directory and\n"
+	 "let it join as a new node.\n\n"
 	 "--dead: at once and without it, when it cannot be reached and will not come back; refused with 5\n"
 	 "if something on it has no other in-sync replica, unless --accept-loss says that it may be lost.\n"
 	 "Should it come back, nobody lets it in.\n\n"

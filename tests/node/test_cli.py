@@ -83,6 +83,8 @@ def check(condition, what):
 def usage():
     expect(ashlar(), 2, err="usage")
     expect(ashlar("--help"), 0, out="volume create")
+    for line in ashlar("--help").stdout.split("\n\n")[1].splitlines():
+        check(line.endswith("."), f"the overview has whole sentences: {line}")
     expect(ashlar("--version"), 0, out="ashlar ")
     expect(ashlar("frobnicate"), 2, err="no command")
     expect(ashlar("volume"), 2, err="ashlar volume create")
