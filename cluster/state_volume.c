@@ -137,7 +137,7 @@ static int size_check(const char *name, uint64_t size, struct command_result *ou
 	if (size > VOLUME_SIZE_MAX)
 		return state_refuse(out, -ERR_LIMIT,
 				    "volume %s: size %llu is beyond the limit of %llu bytes "
-				    "(64 TiB)",
+				    "(64 TiB): make several",
 				    name, (unsigned long long)size, VOLUME_SIZE_MAX);
 	return 0;
 }

@@ -90,6 +90,20 @@ static uint64_t default_copies(const struct areq *q)
 	return nodes > 1 ? 2 : 1;
 }
 
+/* False: the request was answered. */
+static bool size_ok(struct areq *q, uint64_t size)
+{
+	if (size > VOLUME_SIZE_MAX)
+		admin_fail(q, -ERR_INVALID,
+			   "size_bytes is %llu, and a volume has at most %llu (64 TiB): make several",
+			   (unsigned long long)size, VOLUME_SIZE_MAX);
+	else if (!size || size % 4096)
+		admin_fail(q, -ERR_INVALID,
+			   "size_bytes must be a multiple of 4096 from 4096 to %llu (64 TiB), not %llu",
+			   VOLUME_SIZE_MAX, (unsigned long long)size);
+	return size && size % 4096 == 0 && size <= VOLUME_SIZE_MAX;
+}
+
 void admin_create_volume(struct areq *q)
 {
 	static const char *const known[] = {"name",        "size_bytes",  "copies",
@@ -116,12 +130,8 @@ void admin_create_volume(struct areq *q)
 	v->flags = (json_bool(q->body, "compression", false) ? VOLUME_COMPRESSION : 0) |
 		   (json_bool(q->body, "dedup", false) ? VOLUME_DEDUP : 0);
 	v->state = VOLUME_LIVE;
-	if (v->size == 0 || v->size % 4096 || v->size > VOLUME_SIZE_MAX) {
-		admin_fail(q, -ERR_INVALID,
-			   "size_bytes must be a multiple of 4096 from 4096 to %llu",
-			   VOLUME_SIZE_MAX);
+	if (!size_ok(q, v->size))
 		return;
-	}
 	if (v->copies < 1 || v->copies > COPIES_MAX || v->min_in_sync < 1 ||
 	    v->min_in_sync > v->copies) {
 		admin_fail(q, -ERR_INVALID, "copies must be 1 to %u and min_in_sync 1 to copies",
@@ -148,12 +158,8 @@ static void resize(struct areq *q, const struct map_volume *v)
 	uint64_t size = json_u64(q->body, "size_bytes", 0);
 	struct change *c;
 
-	if (size == 0 || size % 4096 || size > VOLUME_SIZE_MAX) {
-		admin_fail(q, -ERR_INVALID,
-			   "size_bytes must be a multiple of 4096 from 4096 to %llu",
-			   VOLUME_SIZE_MAX);
+	if (!size_ok(q, size))
 		return;
-	}
 	c = change_new(q, v->name, "resized");
 	change_settle(c, q->admin->ops->volume_resize(q->admin->cluster, &c->propose, v->id, size,
 						      q->actor, &c->wait));
