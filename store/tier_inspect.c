@@ -221,11 +221,13 @@ static void inspect_unit(struct inspect *x, const struct unit_header *h)
 	x->units++;
 }
 
-/* The next unit of this generation behind a place that has none; 0: there is none, so a crash cut the
- * last write off, and the map knows nothing of it. */
-static uint64_t unit_behind(struct inspect *x, const struct segment_header *sh, uint64_t start, uint64_t pos)
+/* The next unit of this generation behind a bad one, which was written after commit `commit`. 0: none behind
+ * it is of a later commit. Then a crash cut off what would have been the next one, in any order, and the map
+ * knows nothing of it; or that cannot be told from damage. */
+static uint64_t unit_behind(struct inspect *x, const struct segment_header *sh, uint64_t start, uint64_t pos,
+			    uint64_t commit)
 {
-	uint64_t size = x->d->sb.segment_size;
+	uint64_t size = x->d->sb.segment_size, first = 0;
 	struct unit_header h;
 	uint32_t bytes;
 
@@ -234,8 +236,11 @@ static uint64_t unit_behind(struct inspect *x, const struct segment_header *sh, 
 		    !unit_summary_peek(x->mem, &bytes) && pos + bytes <= size &&
 		    !device_pread(x->d, x->mem, bytes, start + pos) &&
 		    !unit_summary_decode(x->mem, bytes, &h) && h.generation == sh->generation &&
-		    h.position == pos / BLOCK_SIZE)
-			return pos;
+		    h.position == pos / BLOCK_SIZE) {
+			first = first ? first : pos;
+			if (h.kv_commit > commit)
+				return first;
+		}
 	return 0;
 }
 
@@ -254,7 +259,7 @@ static void inspect_units(struct inspect *x, const struct segment_header *sh, ui
 			break;
 		if (unit_summary_decode(x->mem, bytes, &h)) {
 			uint64_t next = get_le64(x->mem + 24) == sh->generation
-						? unit_behind(x, sh, start, pos)
+						? unit_behind(x, sh, start, pos, get_le64(x->mem + 32))
 						: 0;
 
 			if (!next)
