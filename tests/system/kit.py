@@ -62,6 +62,11 @@ class Lab:
 
     def done(self):
         self.ok = True
+        self.do("down")
+        base = os.path.dirname(os.path.dirname(self.path(1)))
+        left = [f for f in os.listdir(base) if self.name in f]
+        if left:
+            fail(f"the lab left {left} in {base}")
         print("passed", flush=True)
 
     def path(self, node, *more):
