@@ -424,7 +424,7 @@ static void on_turn(struct turn_end *t)
 	if (store_failed(l->shard->store)) {
 		fail_waiting(l);
 		reap(l);
-		shard_quiesce(l->shard); /* no write will end any more that would */
+		shard_quiesce(l->shard); /* perhaps nothing is under way whose end would */
 		return;
 	}
 	if (l->name_release && !l->open && open_batch(l, 0, 0, LANE_NAME))
