@@ -332,9 +332,14 @@ void primary_start(struct object *o)
 	range_queue_init(&p->range);
 	p->put_wait.resume = put_resume;
 	p->tail_wait.resume = tail_resume;
-	p->last = p->tail_end = store_last(o->store);
-	p->commit = store_commit_version(o->store);
 	p->forced = object_forced(o);
+	p->last = store_last(o->store);
+	/* A copy that was never finished has pages of writes that its log knows nothing of: the next number
+	 * is beyond those, too, for on a page numbers only rise. */
+	if (p->forced)
+		p->last = version_max(p->last, store_known(o->store));
+	p->tail_end = p->last;
+	p->commit = store_commit_version(o->store);
 	p->header = *store_header(o->store);
 	p->header.seen = p->tenure;
 	p->header.commit = p->forced ? p->last : p->commit;

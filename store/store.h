@@ -125,10 +125,10 @@ struct object_header {
 };
 /* As appended, maybe not yet durable. */
 const struct object_header *store_header(const struct store_object *o);
-/* Newest appended record of the tail, or commit. */
-struct version store_last(const struct store_object *o);
+struct version store_last(const struct store_object *o); /* newest appended record of the tail, or commit */
 struct version store_durable(const struct store_object *o);   /* newest with all before it durable */
 struct version store_commit_version(const struct store_object *o);
+struct version store_known(const struct store_object *o); /* heard to be committed; in a fill beyond last */
 bool store_is_new(const struct store_object *o); /* no record was ever appended */
 /* Recovery found damage in the lane (replication L3): records from `store_last` on may be missing. */
 bool store_is_damaged(const struct store_object *o);

@@ -300,6 +300,11 @@ struct version store_commit_version(const struct store_object *o)
 	return o->h.commit;
 }
 
+struct version store_known(const struct store_object *o)
+{
+	return o->known;
+}
+
 bool store_is_new(const struct store_object *o)
 {
 	return !o->used;

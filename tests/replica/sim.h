@@ -241,6 +241,7 @@ bool sim_case_resend(uint64_t seed);
 bool sim_case_in_order(uint64_t seed);
 /* sim_force.c */
 bool sim_case_force(uint64_t seed);
+bool sim_case_force_unfinished(uint64_t seed);
 bool sim_case_accept_damage(uint64_t seed);
 bool sim_case_recover(uint64_t seed);
 bool sim_case_recover_newer(uint64_t seed);

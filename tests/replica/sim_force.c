@@ -198,6 +198,57 @@ bool sim_case_force(uint64_t seed)
 	return sim_finish();
 }
 
+static bool second_has_a_page(void)
+{
+	const struct object *o = object_find(sim.proc[2].r, object_id(sim.volume, 0));
+
+	return o && o->in.copies;
+}
+
+/* What is forced is a copy that was never finished: it has a page of writes that its log knows nothing of.
+ * What is written to that page from then on has higher numbers all the same. */
+bool sim_case_force_unfinished(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	sim_begin_written(&plan);
+	sim_wait_for(sim_all_in, "all are in");
+	sim_run_until(sim.now_us + 1000000, NULL); /* what node 2 has and knows to be committed stays */
+	sim_proc_crash(2);
+	sim_wait_for(second_is_out, "node 2 is dropped");
+	for (unsigned i = 0; i < 10; i++)
+		sim_client_does(0, IO_WRITE, 0, 5000 + i);
+	sim_wait_for(sim_clients_done, "the writes are done");
+	sim_store_slow(sim.proc[1].disk, 3000000);
+	sim_client_does(1, IO_WRITE, 0, 0); /* that page waits, so the copy is not finished */
+	sim_run_until(sim.now_us + 10000, NULL);
+	sim_proc_start(2);
+	sim_wait_for(second_has_a_page, "node 2 has a page");
+	sim_proc_crash(1);
+	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
+	group_state(1, GROUP_FAILED);
+	change_all(OBJ_FORCE, 2, 0);
+	sim_wait_for(second_serves, "what was forced serves");
+	for (unsigned i = 0; i < 10; i += 2)
+		sim_client_does(0, IO_WRITE, 0, 5000 + i);
+	sim_wait_for(sim_clients_done, "the next writes are done");
+	sim_proc_crash(2);
+	sim_proc_start(2);
+	sim_wait_for(second_serves, "it serves again");
+	for (unsigned i = 0; i < 10; i++)
+		sim_client_does(0, IO_READ, 0, 5000 + i);
+	sim_wait_for(sim_clients_done, "the page is read");
+
+	sim_store_slow(sim.proc[1].disk, 0);
+	sim_proc_start(1);
+	group_state(1, GROUP_ACTIVE);
+	change_all(OBJ_DISCARD, 1, 0);
+	change_all(OBJ_PLACE, 1, 0);
+	sim_wait_for(both_are_in, "there are two copies again");
+	return sim_finish();
+}
+
 /* The last replica of I has a damaged log: it does not serve until somebody accepts what it lacks. */
 bool sim_case_accept_damage(uint64_t seed)
 {

@@ -88,6 +88,11 @@ void apply_entry(struct entry *e, bool replay)
 				  (unsigned long long)e->r.version.seq, pg->view.v.tenure,
 				  (unsigned long long)pg->view.v.seq, e->r.block, e->r.blocks,
 				  e->r.skip_mask, (unsigned long long)e->r.copy_data);
+		/* The product's log compares by number alone. */
+		if (e->r.kind != RECORD_COPY && !replay && e->r.version.seq <= pg->view.v.seq)
+			sim_fail("store: page %u is written at %u/%llu, and is of %u/%llu already", first + i,
+				 e->r.version.tenure, (unsigned long long)e->r.version.seq,
+				 pg->view.v.tenure, (unsigned long long)pg->view.v.seq);
 		apply_to(&pg->view, e, first + i);
 	}
 }
@@ -438,6 +443,10 @@ struct version store_durable(const struct store_object *o)
 struct version store_commit_version(const struct store_object *o)
 {
 	return o->h.commit;
+}
+struct version store_known(const struct store_object *o)
+{
+	return o->known;
 }
 bool store_is_new(const struct store_object *o)
 {

@@ -198,7 +198,7 @@ static int run_cases(uint64_t from, uint64_t count)
 		    sim_case_evacuate(i) &&
 		    sim_case_rebuild(i) && sim_case_reopen(i) && sim_case_old_map(i) &&
 		    sim_case_dead_successor(i) && sim_case_lost(i) && sim_case_differ(i) &&
-		    sim_case_force(i) && sim_case_accept_damage(i) &&
+		    sim_case_force(i) && sim_case_force_unfinished(i) && sim_case_accept_damage(i) &&
 		    sim_case_recover(i) && sim_case_recover_newer(i) &&
 		    sim_case_gone_back(i) && sim_case_gone_astray(i) &&
 		    sim_case_late_request(i) && sim_case_newer_page(i) &&

@@ -518,6 +518,46 @@ TEST(store, copy_over_a_history_in_the_log)
 	copy_of_another_history("copy-log", false);
 }
 
+/* A copy that was never finished is forced: what it knows says from where on numbers are higher than those of
+ * its pages, and what is written from there on lies over them. */
+TEST(store, write_over_an_unfinished_copy)
+{
+	struct rig r;
+	struct record rec = rec_write(1, 1, 64, 1);
+	struct object_header h = {
+		.seen = 2, .commit = {1, 9}, .epochs = {{1, 1}, {2, 10}}, .epoch_count = 2};
+
+	rig_make(&r, "forced", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {1, 9},
+			      .commit = {1, 9},
+			      .blocks = 64,
+			      .copy_data = 3};
+	EXPECT_OK(rig_append(&r, 2, &rec, 9));
+	for (unsigned lives = 0; lives < 2; lives++) {
+		EXPECT_EQ(rig_last(&r, 2).seq, 1);
+		EXPECT_EQ(store_known(rig_object(&r, 2, 1)).seq, 9);
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+	}
+	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE, &h, (struct version){1, 9}));
+	rec = rec_write(2, 10, 0, 1);
+	EXPECT_OK(rig_append(&r, 2, &rec, 10));
+	for (unsigned lives = 0; lives < 4; lives++) {
+		rig_commit(&r, 2, 2, 10);
+		expect_block(&r, 2, 0, 10);
+		expect_inner(&r, 2, 1, 9, 1);
+		if (lives == 2)
+			EXPECT_OK(rig_flush(&r));
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+	}
+	rig_close(&r);
+}
+
 /* What comes behind a copy lies over it, also when all go into the log at once and the commit is known. */
 struct burst_args {
 	struct rig *r;
