@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "node/base/log.h"
+
 /* ---- Calls that we make ---- */
 
 static void outcall_done(struct control *c, struct outcall *o, int rc)
@@ -157,7 +159,9 @@ void control_call_answer(struct control *c, uint64_t ticket, int status, const c
 	if (&i->link == &c->incalls)
 		return; /* its caller gave up */
 	json = json ? json : "";
-	if (strlen(json) > CONTROL_JSON_MAX) {
+	if (strlen(json) > CONTROL_JSON_MAX) { /* a mistake of ours: whoever answers cuts it into parts */
+		log_error("control", "an answer is larger than a frame and was not sent",
+			  "to=%u bytes=%zu", i->node, strlen(json));
 		status = -ERR_LIMIT;
 		json = "";
 	}

@@ -889,19 +889,6 @@ bool replicator_info(struct replicator *r, uint64_t object, struct replica_info 
 	return o != NULL;
 }
 
-void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i),
-		     void *arg)
-{
-	struct object *o;
-	struct replica_info i;
-
-	list_for_each(o, &r->objects, link)
-	{
-		info(o, &i);
-		fn(arg, &i);
-	}
-}
-
 /* The last one of I, and nothing that comes back by itself makes it serve. */
 static bool is_undecided(const struct object *o)
 {

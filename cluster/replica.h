@@ -108,7 +108,6 @@ struct replica_info {
 /* All streams that this shard has to the node are up, and something came on each in the last 2.5 s. */
 bool replicator_hears(struct replicator *r, uint16_t node);
 bool replicator_info(struct replicator *r, uint64_t object, struct replica_info *out);
-void replicator_each(struct replicator *r, void (*fn)(void *arg, const struct replica_info *i), void *arg);
 struct replica_op_info {
 	uint64_t object, age_us;
 	const char *kind, *stage, *waits_for;

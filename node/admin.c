@@ -37,6 +37,7 @@ static const struct route routes[] = {
 	{"GET", "/v1/local", RIGHT_READ, true, admin_get_local},
 	{"GET", "/v1/local/ops", RIGHT_READ, false, admin_get_local_ops},
 	{"GET", "/v1/local/replicas/*", RIGHT_READ, false, admin_get_local_replicas},
+	{"GET", "/v1/local/ledgers/*", RIGHT_READ, false, admin_get_local_ledgers},
 	{"GET", "/v1/local/ca-key", RIGHT_ADMIN, false, admin_get_ca_key},
 	{"GET", "/v1/ca", RIGHT_ANY, false, admin_get_ca},
 	{"POST", "/v1/cluster/init", RIGHT_LOCAL, true, admin_init},
@@ -211,6 +212,27 @@ struct json *admin_source(const struct admin *a)
 	json_put_str(j, "leader", leader ? leader->name : NULL);
 	json_put_u64(j, "term", st.term);
 	return j;
+}
+
+bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out)
+{
+	size_t len = strlen(key);
+	unsigned long long n;
+	char *end;
+
+	*out = dflt;
+	for (const char *p = q->query; p; p = strchr(p, '&')) {
+		p += *p == '&';
+		if (strncmp(p, key, len) || p[len] != '=')
+			continue;
+		n = strtoull(p + len + 1, &end, 10);
+		if (p[len + 1] < '0' || p[len + 1] > '9' || (*end && *end != '&') || n > UINT32_MAX) {
+			admin_fail(q, -ERR_INVALID, "%s= takes a whole number up to %u", key, UINT32_MAX);
+			return false;
+		}
+		*out = (uint32_t)n;
+	}
+	return true;
 }
 
 void admin_command(const struct areq *q, uint16_t kind, struct command *out)
@@ -388,8 +410,11 @@ static void on_http(void *ctx, struct http_request *r)
 void admin_call(struct admin *a, uint64_t ticket, const char *method, const char *path,
 		const char *json)
 {
-	struct areq *q = request_new(a, method, path, "");
+	const char *query = strchr(path, '?');
+	struct areq *q = request_new(a, method, path, query ? query + 1 : "");
 
+	if (query)
+		q->path[query - path] = '\0';
 	q->ticket = ticket;
 	q->who = WHO_NODE;
 	snprintf(q->actor, sizeof(q->actor), "node");

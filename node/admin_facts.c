@@ -24,8 +24,12 @@ static void take_answer(struct ask_one *o, int rc)
 {
 	char err[128];
 
+	o->answered = rc == 0;
 	if (rc == 0 && o->call.status == 200 && o->call.json)
 		o->json = json_parse(o->call.json, strlen(o->call.json), err, sizeof(err));
+	if (o->answered && !o->json && (o->call.status < 0 || o->call.status == 200))
+		log_warn("admin", "what a node answered is of no use", "node=%u path=%s status=%d",
+			 o->node, o->all->path, o->call.status);
 	free(o->call.json);
 	o->call.json = NULL;
 	o->all->pending--;
@@ -39,7 +43,8 @@ static void on_answer(struct wait *w, int rc)
 	ask_settle(o->all);
 }
 
-int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait *w)
+/* only: one node, or 0. */
+static int ask(struct admin *a, uint16_t only, const char *path, struct ask_all **out, struct wait *w)
 {
 	struct ask_all *k = xcalloc(1, sizeof(*k));
 	const struct map *m = admin_map(a);
@@ -47,6 +52,7 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 	k->admin = a;
 	k->owner = w;
 	k->starting = true;
+	snprintf(k->path, sizeof(k->path), "%s", path);
 	*out = k;
 	for (struct hnode *h = m ? hmap_walk(&m->nodes, NULL) : NULL; h;
 	     h = hmap_walk(&m->nodes, h)) {
@@ -55,7 +61,7 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 		int rc;
 
 		if (n->id == a->cfg.identity->number || n->state == NODE_REMOVED || k->count >= NODES_MAX ||
-		    !a->ops->peer_connected(a->cluster, n->id))
+		    (only && n->id != only) || !a->ops->peer_connected(a->cluster, n->id))
 			continue;
 		k->count++;
 		k->pending++;
@@ -69,6 +75,16 @@ int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait
 	}
 	k->starting = false;
 	return k->pending ? PENDING : 0;
+}
+
+int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait *w)
+{
+	return ask(a, 0, path, out, w);
+}
+
+int ask_node(struct admin *a, uint16_t node, const char *path, struct ask_all **out, struct wait *w)
+{
+	return ask(a, node, path, out, w);
 }
 
 void ask_all_free(struct ask_all *k)
@@ -91,18 +107,19 @@ struct gather {
 	unsigned pending;
 };
 
-static void put_fact(struct admin *a, uint16_t node, struct json *json)
+/* A node that answers what is of no use is not silent: its last words stay. */
+static void put_fact(struct admin *a, uint16_t node, struct json *json, bool answered)
 {
 	struct fact *f;
 
-	if (!json || node > NODE_IDS_MAX) {
-		if (node <= NODE_IDS_MAX)
-			a->facts[node].missed++;
+	if (node > NODE_IDS_MAX) {
 		json_free(json);
 		return;
 	}
 	f = &a->facts[node];
-	f->missed = 0;
+	f->missed = answered ? 0 : f->missed + 1;
+	if (!json)
+		return;
 	json_free(f->json);
 	f->json = json;
 	f->at_us = loop_mono_us(a->cfg.loop);
@@ -131,9 +148,9 @@ static void gather_finish(struct gather *g)
 	struct admin *a = g->admin;
 	struct list waiters;
 
-	put_fact(a, a->cfg.identity->number, g->local);
+	put_fact(a, a->cfg.identity->number, g->local, true);
 	for (unsigned i = 0; g->ask && i < g->ask->count; i++) {
-		put_fact(a, g->ask->one[i].node, g->ask->one[i].json);
+		put_fact(a, g->ask->one[i].node, g->ask->one[i].json, g->ask->one[i].answered);
 		g->ask->one[i].json = NULL;
 	}
 	ask_all_free(g->ask);
@@ -405,31 +422,6 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->reduce_pending = json_bool(stats, "reduce_pending", false);
 }
 
-/* The volumes whose deletion gives most back. */
-static void health_reclaim(const struct admin *a, const struct map *m, struct health_input *in)
-{
-	struct ledger_sums all;
-
-	ledger_sums(a, &all);
-	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
-		const struct map_volume *v = container_of(h, struct map_volume, by_id);
-		struct ledger_sum sum = ledger_sums_of(&all, v->id);
-		struct health_reclaim r = {.name = v->name,
-					   .bytes = (uint64_t)sum.bytes[LEDGER_FREES],
-					   .exact = !sum.inexact};
-
-		for (unsigned k = 0; k < ARRAY_LEN(in->reclaim) && r.name && r.bytes; k++) {
-			struct health_reclaim was = in->reclaim[k];
-
-			if (was.name && was.bytes >= r.bytes)
-				continue;
-			in->reclaim[k] = r;
-			r = was;
-		}
-	}
-	free(all.volume);
-}
-
 void facts_rebuild(struct admin *a, struct health_rebuild *out)
 {
 	const struct state *s = a->ops->state(a->cluster);
@@ -602,7 +594,7 @@ struct health_input *facts_input(struct admin *a)
 		state_setting_number(a->ops->state(a->cluster), SCRUB_INTERVAL_KEY) * 3600ull;
 	facts_rebuild(a, &fi->rebuild);
 	in->rebuild = &fi->rebuild;
-	health_reclaim(a, m, in);
+	reclaim_largest(a, in);
 	return in;
 }
 

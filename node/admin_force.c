@@ -25,6 +25,7 @@ struct force {
 	unsigned changes, sent;
 	struct json *answer, *listed, *refused;
 	unsigned affected, done;
+	uint32_t next; /* objects before it were looked at */
 	struct control_propose propose;
 	/* primaries that must stop first, node by node */
 	uint16_t yield_node[NODES_MAX];
@@ -445,29 +446,41 @@ static void discard_of(struct force *f, const struct map_object *o)
 	}
 }
 
+static void look_at_next(struct force *f);
+
 static void replicas_known(struct replicas *r)
 {
 	struct force *f = container_of(r, struct force, r);
 	const struct map_volume *v = map_volume(admin_map(f->q->admin), f->volume);
 
 	if (!v) {
+		json_free(f->answer);
+		json_free(f->listed);
+		json_free(f->refused);
+		free(f->change);
 		admin_fail(f->q, -ERR_NOT_FOUND, "the volume was deleted meanwhile");
 		return;
 	}
-	f->answer = json_object_new();
-	f->listed = json_array_new();
-	f->refused = json_array_new();
-	json_put_str(f->answer, "name", v->name);
-	json_put_bool(f->answer, "accept_loss", f->accept);
-	for (uint32_t i = 0; i < v->objects; i++) {
-		if (f->object != UINT32_MAX && f->object != i)
-			continue;
+	f->next = r->from + r->count;
+	for (uint32_t i = r->from; i < f->next; i++) {
 		if (f->discard)
 			discard_of(f, &v->object[i]);
 		else
 			look_at(f, &v->object[i]);
 	}
-	yield_next(f);
+	if (f->object == UINT32_MAX && f->next < v->objects)
+		look_at_next(f);
+	else
+		yield_next(f);
+}
+
+/* Objects are judged page by page; what is proposed in the end is compare-and-swap on what was judged. */
+static void look_at_next(struct force *f)
+{
+	const struct map_volume *v = map_volume(admin_map(f->q->admin), f->volume);
+	uint32_t left = f->object != UINT32_MAX ? 1 : v->objects - f->next;
+
+	replicas_ask(&f->r, f->q, f->volume, f->next, MIN(left, REPLICAS_PAGE), replicas_known);
 }
 
 static void force_begin(struct areq *q, bool discard)
@@ -503,8 +516,14 @@ static void force_begin(struct areq *q, bool discard)
 	f->volume = v->id;
 	f->object = json_has(q->body, "object") ? (uint32_t)json_u64(q->body, "object", 0) : UINT32_MAX;
 	f->group = group;
+	f->next = f->object != UINT32_MAX ? f->object : 0;
+	f->answer = json_object_new();
+	f->listed = json_array_new();
+	f->refused = json_array_new();
+	json_put_str(f->answer, "name", v->name);
+	json_put_bool(f->answer, "accept_loss", f->accept);
 	q->op = f;
-	replicas_ask(&f->r, q, v->id, replicas_known);
+	look_at_next(f);
 }
 
 void admin_force_volume(struct areq *q)

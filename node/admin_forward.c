@@ -37,6 +37,9 @@ static void on_forwarded(struct wait *w, int rc)
 		facts_forget(q->admin); /* it may have changed what we know of the other one */
 	if (rc < 0)
 		admin_fail(q, rc, "the other node did not answer: %s", err_text(rc));
+	else if (f->call.status < 0) /* no answer of HTTP: a code of the connection's */
+		admin_fail(q, f->call.status, "the other node could not answer: %s",
+			   err_text(f->call.status));
 	else
 		admin_reply_text(q, f->call.status, "application/json", json ? json : "{}");
 }
@@ -45,9 +48,10 @@ static void forward_to(struct forward *f, uint16_t node, uint64_t timeout_ms)
 {
 	struct areq *q = f->q;
 	CLEANUP(free_ptr) char *body = q->body ? json_print(q->body, false) : NULL;
+	CLEANUP(free_ptr) char *path = xasprintf("%s%s%s", q->path, *q->query ? "?" : "", q->query);
 	int rc;
 
-	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, q->path,
+	rc = q->admin->ops->call(q->admin->cluster, &f->call, node, q->method, path,
 				 body ? body : "", timeout_ms, &f->wait);
 	if (rc != PENDING)
 		on_forwarded(&f->wait, rc);

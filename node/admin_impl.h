@@ -100,6 +100,8 @@ bool admin_failed(struct areq *q, int rc, const struct command_result *r);
 /* Who said it and how old it is: put under "source" of every answer about the cluster. */
 struct json *admin_source(const struct admin *a);
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
+/* A number in the request's query. False: it is not one, and the request was answered. */
+bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out);
 /* Refuses bodies with members nobody reads; false: the request was answered. */
 bool admin_only_known(struct areq *q, const char *const *known, size_t n);
 void admin_command(const struct areq *q, uint16_t kind,
@@ -137,9 +139,9 @@ const struct json *facts_group(const struct admin *a, const struct map_group *g)
 /* ---- Capacity (admin_space.c) ---- */
 #define LEDGER_KEYS 8u
 #define LEDGER_FREES 6u /* index of frees_if_deleted_bytes */
+#define RECLAIM_MAX 8u	/* volumes that a group names in its facts: those whose deletion gives most back */
 extern const char *const ledger_keys[LEDGER_KEYS]; /* logical = zero + … + stored, and what a delete frees */
 struct json *ledger_to_json(const struct store_ledger *l);
-struct json *ledgers_to_json(struct store *s); /* a row per volume, and one without for unowned blocks */
 struct ledger_sum {
 	int64_t bytes[LEDGER_KEYS];
 	bool inexact;
@@ -147,17 +149,40 @@ struct ledger_sum {
 };
 void ledger_sum_add(struct ledger_sum *s, const struct json *row);
 struct json *ledger_sum_to_json(const struct ledger_sum *s);
-/* Of all volumes, over the groups that facts are known of. The caller frees .volume. */
+/* A row for each volume, 0: blocks that none owns. The caller frees .volume. */
 struct ledger_volume {
 	uint32_t volume;
 	struct ledger_sum sum;
 };
 struct ledger_sums {
-	struct ledger_volume *volume; /* ascending */
-	size_t count;
+	struct ledger_volume *volume; /* ascending once settled */
+	size_t count, cap;
 };
-void ledger_sums(const struct admin *a, struct ledger_sums *out);
+struct ledger_volume *ledger_sums_more(struct ledger_sums *s); /* an empty row at the end */
+void ledger_sums_add(struct ledger_sums *s, struct store *store); /* rows of an open group here */
+void ledger_sums_settle(struct ledger_sums *s); /* one row of each volume */
 struct ledger_sum ledger_sums_of(const struct ledger_sums *s, uint32_t volume);
+struct json *ledger_volume_to_json(const struct ledger_volume *v);
+/* [[volume, bytes, exact], …], largest first, at most RECLAIM_MAX: in the facts of a group */
+struct json *reclaim_to_json(struct store *s);
+/* The three volumes of the cluster whose deletion gives most back, by those rows. */
+void reclaim_largest(const struct admin *a, struct health_input *in);
+
+/* Rows go between nodes as arrays of numbers, and only when somebody asks for volumes (admin_ledgers.c): of
+ * all groups, or of one. */
+struct ledgers_ask {
+	struct wait asked;
+	struct wait *owner;
+	struct admin *admin;
+	uint16_t group; /* 0: all of all nodes */
+	struct ask_all *ask;
+	struct ledger_sums sums; /* settled */
+	unsigned groups;	 /* that rows are known of */
+};
+/* Refreshes the facts and asks for the rows, then calls then(q, …), which answers. *l is gone after it. */
+void admin_after_ledgers(struct areq *q, uint16_t group,
+			 void (*then)(struct areq *q, const struct ledgers_ask *l));
+void admin_get_local_ledgers(struct areq *q);
 
 /* ---- This node's groups, to the cluster (admin_report.c) ---- */
 void admin_report(struct admin *a);
@@ -234,25 +259,31 @@ void admin_replace_device(struct areq *q); /* admin_replace.c */
 
 /* Local facts as JSON; resumes with 0 and *out set (owned by the caller). */
 int local_facts(struct admin *a, struct json **out, struct wait *w) MUST_USE;
-/* Replica states of one volume here (array); operations in flight here (array). */
-int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w) MUST_USE;
+/* Replica states here of the volume's objects from … from + count - 1 (array); operations in flight here
+ * (array). */
+int local_replicas(struct admin *a, uint32_t volume, uint32_t from, uint32_t count, struct json **out,
+		   struct wait *w) MUST_USE;
 int local_ops(struct admin *a, struct json **out, struct wait *w) MUST_USE;
 struct json *local_ledgers(struct admin *a, uint32_t volume); /* its row of each open group here */
 
 /* ---- Replicas of a volume, as the nodes say that have them (admin_replicas.c) ---- */
+/* Objects in one answer: whatever a volume has, it fits a frame (net/wire.h) many times over, and neither
+ * who answers nor who asks is kept from other work for longer than some ms. */
+#define REPLICAS_PAGE 1024u
 struct replicas { /* part of a request's op; the answers live until then() returns */
 	struct wait asked, found;
 	struct areq *q;
 	void (*then)(struct replicas *r);
 	struct ask_all *ask;
 	struct json *local;
-	uint32_t volume, objects;
+	uint32_t volume, from, count; /* objects from … from + count - 1; 0: none, only the ledgers */
 	unsigned pending;
-	/* [node slot][object]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
+	/* [node slot][object - from]: what that node says; slot 0 is this node, i + 1 is ask->one[i] */
 	const struct json **said;
 	uint16_t slot_of[NODE_IDS_MAX + 1];
 };
-void replicas_ask(struct replicas *r, struct areq *q, uint32_t volume, void (*then)(struct replicas *r));
+void replicas_ask(struct replicas *r, struct areq *q, uint32_t volume, uint32_t from, uint32_t count,
+		  void (*then)(struct replicas *r));
 const struct json *replicas_said(const struct replicas *r, uint16_t node, uint32_t index); /* or NULL */
 /* NULL too: its group lost it. */
 const struct json *replicas_of(const struct replicas *r, const struct map_object *o,
@@ -270,6 +301,7 @@ struct ask_one {
 	struct ask_all *all;
 	struct json *json;
 	uint16_t node;
+	bool answered; /* whatever it was */
 };
 struct ask_all {
 	struct admin *admin;
@@ -277,6 +309,8 @@ struct ask_all {
 	struct ask_one one[NODES_MAX];
 	unsigned count, pending;
 	bool starting;
+	char path[64];
 };
 int ask_all(struct admin *a, const char *path, struct ask_all **out, struct wait *w) MUST_USE;
+int ask_node(struct admin *a, uint16_t node, const char *path, struct ask_all **out, struct wait *w) MUST_USE;
 void ask_all_free(struct ask_all *k);

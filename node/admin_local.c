@@ -2,6 +2,7 @@
 /* What this node knows first hand: its stores, its shards' replicators and clients, its
  * certificate. Asked by people and by the other nodes' admin interfaces. Facts of shards are
  * collected on the shards' own threads, each into its own slot. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,7 @@
 #include "net/ca.h"
 #include "node/admin_impl.h"
 
-#define REPLICAS_MAX 8192u /* per shard, in one answer */
-#define OPS_MAX      256u
+#define OPS_MAX 256u /* per shard */
 
 struct field {
 	const char *name;
@@ -128,7 +128,6 @@ struct slot {
 	struct replicator_stats replicator;
 	struct client_stats client;
 	struct json *list; /* replicas or operations */
-	uint32_t volume;
 	unsigned count, shard;
 	uint64_t map_version; /* what the shard has applied */
 	bool ran;
@@ -143,6 +142,7 @@ struct collect {
 	struct wait *owner;
 	struct json **out;
 	struct json *(*finish)(struct collect *c);
+	uint32_t volume, from, count; /* objects whose replicas are asked for */
 	struct slot slots[SHARDS_MAX];
 };
 
@@ -156,14 +156,13 @@ static void on_collected(struct wait *w, int rc)
 	wait_resume(owner, 0);
 }
 
-static int collect_start(struct admin *a,
-			 void (*run)(struct admin_shard_job *, unsigned, struct replicator *,
-				     struct client *),
-			 struct json *(*finish)(struct collect *), uint32_t volume,
-			 struct json **out, struct wait *w)
+static struct collect *collect_new(struct admin *a,
+				   void (*run)(struct admin_shard_job *, unsigned, struct replicator *,
+					       struct client *),
+				   struct json *(*finish)(struct collect *), struct json **out,
+				   struct wait *w)
 {
 	struct collect *c = xcalloc(1, sizeof(*c));
-	int rc;
 
 	c->admin = a;
 	c->job = (struct admin_shard_job){.run = run, .arg = c};
@@ -171,12 +170,16 @@ static int collect_start(struct admin *a,
 	c->owner = w;
 	c->out = out;
 	c->finish = finish;
-	for (unsigned i = 0; i < SHARDS_MAX; i++)
-		c->slots[i].volume = volume;
-	rc = a->cfg.node_ops->on_shards(a->cfg.node, &c->job, &c->wait);
-	if (rc == PENDING)
+	return c;
+}
+
+static int collect_start(struct collect *c)
+{
+	const struct admin_config *cfg = &c->admin->cfg;
+
+	if (cfg->node_ops->on_shards(cfg->node, &c->job, &c->wait) == PENDING)
 		return PENDING;
-	*out = c->finish(c);
+	*c->out = c->finish(c);
 	free(c);
 	return 0;
 }
@@ -334,7 +337,7 @@ static struct json *group_to_json(const struct admin_group *g)
 	json_put_u64(stats, "destage_blocks_per_s", g->stats.destage_blocks_per_s);
 	json_put_bool(stats, "reduce_pending", g->stats.reduce_pending);
 	json_put(j, "stats", stats);
-	json_put(j, "volumes", ledgers_to_json(g->store));
+	json_put(j, "reclaim", reclaim_to_json(g->store));
 	json_put(j, "scrub", scrub_to_json(g->store));
 	return j;
 }
@@ -432,7 +435,7 @@ static struct json *facts_finish(struct collect *c)
 
 int local_facts(struct admin *a, struct json **out, struct wait *w)
 {
-	return collect_start(a, facts_on_shard, facts_finish, 0, out, w);
+	return collect_start(collect_new(a, facts_on_shard, facts_finish, out, w));
 }
 
 /* ---- Replicas of a volume ----------------------------------------------------------------------
@@ -455,15 +458,10 @@ static const char *role_name(enum replica_role r)
 	return "none";
 }
 
-static void one_replica(void *arg, const struct replica_info *i)
+static struct json *replica_info_to_json(const struct replica_info *i)
 {
-	struct slot *s = arg;
-	struct json *j;
+	struct json *j = json_object_new();
 
-	if (object_volume(i->object) != s->volume || s->count >= REPLICAS_MAX)
-		return;
-	s->count++;
-	j = json_object_new();
 	json_put_u64(j, "object", object_index(i->object));
 	json_put_str(j, "role", role_name(i->role));
 	json_put_str(j, "state", i->state);
@@ -479,9 +477,10 @@ static void one_replica(void *arg, const struct replica_info *i)
 	json_put_u64(j, "joined", i->members_joined);
 	json_put_u64(j, "want", i->want);
 	json_put_u64(j, "pages_to_copy", i->pages_to_copy);
-	json_add(s->list, j);
+	return j;
 }
 
+/* By number: what a shard has of other volumes and beyond the page is not looked at. */
 static void replicas_on_shard(struct admin_shard_job *j, unsigned shard, struct replicator *r,
 			      struct client *cl)
 {
@@ -489,8 +488,12 @@ static void replicas_on_shard(struct admin_shard_job *j, unsigned shard, struct 
 	struct slot *s = &c->slots[shard];
 
 	s->list = json_array_new();
-	if (r)
-		replicator_each(r, one_replica, s);
+	for (uint32_t i = 0; r && i < c->count; i++) {
+		struct replica_info info;
+
+		if (replicator_info(r, object_id(c->volume, c->from + i), &info))
+			json_add(s->list, replica_info_to_json(&info));
+	}
 }
 
 /* The shards' lists as one. */
@@ -501,16 +504,20 @@ static struct json *lists_finish(struct collect *c)
 	for (unsigned i = 0; i < SHARDS_MAX; i++) {
 		struct json *list = c->slots[i].list;
 
-		for (size_t k = 0; k < json_len(list); k++)
-			json_add(all, json_dup(json_at(list, k)));
-		json_free(list);
+		json_append(all, list);
 	}
 	return all;
 }
 
-int local_replicas(struct admin *a, uint32_t volume, struct json **out, struct wait *w)
+int local_replicas(struct admin *a, uint32_t volume, uint32_t from, uint32_t count, struct json **out,
+		   struct wait *w)
 {
-	return collect_start(a, replicas_on_shard, lists_finish, volume, out, w);
+	struct collect *c = collect_new(a, replicas_on_shard, lists_finish, out, w);
+
+	c->volume = volume;
+	c->from = from;
+	c->count = MIN(count, REPLICAS_PAGE);
+	return collect_start(c);
 }
 
 /* ---- Operations in flight ----------------------------------------------------------------------
@@ -572,7 +579,7 @@ static void ops_on_shard(struct admin_shard_job *j, unsigned shard, struct repli
 
 int local_ops(struct admin *a, struct json **out, struct wait *w)
 {
-	return collect_start(a, ops_on_shard, lists_finish, 0, out, w);
+	return collect_start(collect_new(a, ops_on_shard, lists_finish, out, w));
 }
 
 /* ---- The endpoints -----------------------------------------------------------------------------
@@ -644,10 +651,14 @@ void admin_get_local(struct areq *q)
 void admin_get_local_replicas(struct areq *q)
 {
 	struct local_get *g = local_get_new(q, "replicas");
+	uint32_t from = 0, count = REPLICAS_PAGE;
 	int rc;
 
-	g->volume = (uint32_t)strtoul(q->param, NULL, 10);
-	rc = local_replicas(q->admin, g->volume, &g->json, &g->wait);
+	if (sscanf(q->param, "%" SCNu32 ",%" SCNu32 ",%" SCNu32, &g->volume, &from, &count) < 1) {
+		admin_fail(q, -ERR_INVALID, "/v1/local/replicas/VOLUME[,FROM,COUNT] takes numbers");
+		return;
+	}
+	rc = local_replicas(q->admin, g->volume, from, count, &g->json, &g->wait);
 	if (rc != PENDING)
 		on_local(&g->wait, rc);
 }

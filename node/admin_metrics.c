@@ -45,12 +45,11 @@ static void say_object(struct text *t, const struct json *obj, const char *part,
 }
 
 /* What each volume has in the ledger of a group. Names may hold nothing that a label may not. */
-static void say_volumes(struct text *t, const struct map *m, const struct json *rows, const char *group)
+static void say_volumes(struct text *t, const struct map *m, const struct ledger_sums *rows,
+			const char *group)
 {
-	for (size_t i = 0; i < json_len(rows); i++) {
-		const struct json *row = json_at(rows, i);
-		const struct map_volume *v =
-			m ? map_volume(m, (uint32_t)json_u64(row, "volume", 0)) : NULL;
+	for (size_t i = 0; i < rows->count; i++) {
+		const struct map_volume *v = m ? map_volume(m, rows->volume[i].volume) : NULL;
 		char labels[320];
 
 		if (!v)
@@ -58,11 +57,28 @@ static void say_volumes(struct text *t, const struct map *m, const struct json *
 		snprintf(labels, sizeof(labels), "%s,volume=\"%s\"", group, v->name);
 		for (unsigned k = 0; k < LEDGER_KEYS; k++)
 			say(t, "ashlar_volume_%s{%s} %" PRIi64 "\n", ledger_keys[k], labels,
-			    json_i64(row, ledger_keys[k], 0));
+			    rows->volume[i].sum.bytes[k]);
 	}
 }
 
-static void say_groups(struct text *t, const struct map *m, const struct json *list, const char *node)
+static void say_group_volumes(struct text *t, const struct admin *a, uint64_t group, const char *labels)
+{
+	struct admin_group *g = xcalloc(GROUPS_PER_NODE_MAX, sizeof(*g));
+	unsigned n = a->cfg.node_ops->groups(a->cfg.node, g, GROUPS_PER_NODE_MAX);
+
+	for (unsigned i = 0; i < n; i++) {
+		struct ledger_sums rows = {0};
+
+		if (g[i].group != group || !g[i].open)
+			continue;
+		ledger_sums_add(&rows, g[i].store);
+		say_volumes(t, admin_map(a), &rows, labels);
+		free(rows.volume);
+	}
+	free(g);
+}
+
+static void say_groups(struct text *t, const struct admin *a, const struct json *list, const char *node)
 {
 	for (size_t i = 0; i < json_len(list); i++) {
 		const struct json *g = json_at(list, i);
@@ -73,7 +89,7 @@ static void say_groups(struct text *t, const struct map *m, const struct json *l
 		say(t, "ashlar_group_open{%s} %d\n", labels, json_bool(g, "open", false));
 		if (json_get(g, "stats"))
 			say_object(t, json_get(g, "stats"), "group", labels);
-		say_volumes(t, m, json_get(g, "volumes"), labels);
+		say_group_volumes(t, a, json_u64(g, "group", 0), labels);
 	}
 }
 
@@ -124,7 +140,7 @@ static void metrics_ready(struct areq *q)
 		    json_u64(f, "resident_bytes", 0));
 		say_object(&t, json_get(f, "replication"), "replication", labels);
 		say_object(&t, json_get(f, "client"), "client", labels);
-		say_groups(&t, admin_map(a), json_get(f, "groups"), name);
+		say_groups(&t, a, json_get(f, "groups"), name);
 	}
 	if (a->ops) {
 		say_raft(&t, a);

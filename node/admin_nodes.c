@@ -237,14 +237,13 @@ const struct map_group *admin_find_group(struct areq *q)
 }
 
 /* The rows of the group's ledger, with names; without one: deleted, its space is coming back. */
-static struct json *group_volumes(const struct map *m, const struct json *facts)
+static struct json *group_volumes(const struct map *m, const struct ledger_sums *rows)
 {
-	const struct json *rows = json_get(facts, "volumes");
 	struct json *list = json_array_new();
 
-	for (size_t i = 0; i < json_len(rows); i++) {
-		struct json *row = json_dup(json_at(rows, i));
-		const struct map_volume *v = map_volume(m, (uint32_t)json_u64(row, "volume", 0));
+	for (size_t i = 0; i < rows->count; i++) {
+		struct json *row = ledger_volume_to_json(&rows->volume[i]);
+		const struct map_volume *v = map_volume(m, rows->volume[i].volume);
 
 		json_put_str(row, "name", v ? v->name : NULL);
 		json_add(list, row);
@@ -252,23 +251,25 @@ static struct json *group_volumes(const struct map *m, const struct json *facts)
 	return list;
 }
 
-static void group_ready(struct areq *q)
+static void group_ready(struct areq *q, const struct ledgers_ask *l)
 {
-	struct admin *a = q->admin;
-	const struct map *m = admin_map(a);
+	const struct map *m = admin_map(q->admin);
 	const struct map_group *g = admin_find_group(q);
 	struct json *j;
 
 	if (!g)
 		return;
-	j = group_to_json(a, m, g);
-	if (facts_group(a, g))
-		json_put(j, "volumes", group_volumes(m, facts_group(a, g)));
-	json_put(j, "source", admin_source(a));
+	j = group_to_json(q->admin, m, g);
+	if (l->groups)
+		json_put(j, "volumes", group_volumes(m, &l->sums));
+	json_put(j, "source", admin_source(q->admin));
 	admin_reply(q, 200, j);
 }
 
 void admin_get_diskgroup(struct areq *q)
 {
-	admin_after_facts(q, group_ready);
+	const struct map_group *g = admin_find_group(q);
+
+	if (g)
+		admin_after_ledgers(q, g->id, group_ready);
 }

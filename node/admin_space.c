@@ -17,38 +17,24 @@ const char *const ledger_keys[LEDGER_KEYS] = {
 	"logical_bytes", "zero_bytes",   "dedup_saved_bytes",      "compression_saved_bytes",
 	"damaged_bytes", "stored_bytes", "frees_if_deleted_bytes", "to_reduce_bytes"};
 
-struct json *ledger_to_json(const struct store_ledger *l)
+/* Signed: the row of the blocks that no volume owns takes back what others count as saved. */
+static void ledger_values(const struct store_ledger *l, int64_t out[LEDGER_KEYS])
 {
-	/* Signed: the row of the blocks that no volume owns takes back what others count as saved.
-	 */
 	const int64_t values[LEDGER_KEYS] = {
 		(int64_t)l->logical_bytes,          (int64_t)l->zero_bytes,
 		(int64_t)l->dedup_saved_bytes,      (int64_t)l->compression_saved_bytes,
 		(int64_t)l->damaged_bytes,          (int64_t)l->stored_bytes,
 		(int64_t)l->frees_if_deleted_bytes, (int64_t)l->to_reduce_bytes};
-	struct json *j = json_object_new();
 
-	for (unsigned i = 0; i < LEDGER_KEYS; i++)
-		json_put_i64(j, ledger_keys[i], values[i]);
-	json_put_bool(j, "frees_exact", l->exact);
-	return j;
+	memcpy(out, values, sizeof(values));
 }
 
-static void one_row(void *arg, uint32_t volume, const struct store_ledger *l)
+struct json *ledger_to_json(const struct store_ledger *l)
 {
-	struct json *row = ledger_to_json(l);
+	struct ledger_sum s = {.inexact = !l->exact};
 
-	if (volume != VOLUME_UNOWNED)
-		json_put_u64(row, "volume", volume);
-	json_add(arg, row);
-}
-
-struct json *ledgers_to_json(struct store *s)
-{
-	struct json *list = json_array_new();
-
-	store_volume_ledgers(s, one_row, list);
-	return list;
+	ledger_values(l, s.bytes);
+	return ledger_sum_to_json(&s);
 }
 
 void ledger_sum_add(struct ledger_sum *s, const struct json *row)
@@ -69,6 +55,42 @@ struct json *ledger_sum_to_json(const struct ledger_sum *s)
 	return j;
 }
 
+struct json *ledger_volume_to_json(const struct ledger_volume *v)
+{
+	struct json *row = ledger_sum_to_json(&v->sum);
+
+	if (v->volume)
+		json_put_u64(row, "volume", v->volume);
+	return row;
+}
+
+/* ---- Rows of many volumes ---------------------------------------------------------------------
+ */
+
+struct ledger_volume *ledger_sums_more(struct ledger_sums *s)
+{
+	if (s->count == s->cap) {
+		s->cap = s->cap * 2 + 64;
+		s->volume = xrealloc(s->volume, s->cap * sizeof(*s->volume));
+	}
+	return memset(&s->volume[s->count++], 0, sizeof(*s->volume));
+}
+
+static void one_row(void *arg, uint32_t volume, const struct store_ledger *l)
+{
+	struct ledger_volume *v = ledger_sums_more(arg);
+
+	v->volume = volume == VOLUME_UNOWNED ? 0 : volume;
+	v->sum.inexact = !l->exact;
+	v->sum.rows = 1;
+	ledger_values(l, v->sum.bytes);
+}
+
+void ledger_sums_add(struct ledger_sums *s, struct store *store)
+{
+	store_volume_ledgers(store, one_row, s);
+}
+
 static int by_volume(const void *x, const void *y)
 {
 	const struct ledger_volume *a = x, *b = y;
@@ -76,41 +98,25 @@ static int by_volume(const void *x, const void *y)
 	return a->volume < b->volume ? -1 : a->volume > b->volume;
 }
 
-void ledger_sums(const struct admin *a, struct ledger_sums *out)
+void ledger_sums_settle(struct ledger_sums *s)
 {
-	const struct map *m = admin_map(a);
-	size_t cap = 0, n = 0;
+	size_t n = 0;
 
-	*out = (struct ledger_sums){0};
-	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
-		const struct json *f = facts_group(a, container_of(h, struct map_group, by_id));
-		const struct json *rows = f ? json_get(f, "volumes") : NULL;
+	if (s->count)
+		qsort(s->volume, s->count, sizeof(*s->volume), by_volume);
+	for (size_t i = 0; i < s->count; i++) {
+		struct ledger_volume *last = n ? &s->volume[n - 1] : NULL;
 
-		for (size_t i = 0; i < json_len(rows); i++) {
-			if (out->count == cap) {
-				cap = cap * 2 + 64;
-				out->volume = xrealloc(out->volume, cap * sizeof(*out->volume));
-			}
-			out->volume[out->count] = (struct ledger_volume){
-				.volume = (uint32_t)json_u64(json_at(rows, i), "volume", 0)};
-			ledger_sum_add(&out->volume[out->count++].sum, json_at(rows, i));
-		}
-	}
-	if (out->count)
-		qsort(out->volume, out->count, sizeof(*out->volume), by_volume);
-	for (size_t i = 0; i < out->count; i++) {
-		struct ledger_volume *last = n ? &out->volume[n - 1] : NULL;
-
-		if (!last || last->volume != out->volume[i].volume) {
-			out->volume[n++] = out->volume[i];
+		if (!last || last->volume != s->volume[i].volume) {
+			s->volume[n++] = s->volume[i];
 			continue;
 		}
 		for (unsigned k = 0; k < LEDGER_KEYS; k++)
-			last->sum.bytes[k] += out->volume[i].sum.bytes[k];
-		last->sum.inexact |= out->volume[i].sum.inexact;
-		last->sum.rows++;
+			last->sum.bytes[k] += s->volume[i].sum.bytes[k];
+		last->sum.inexact |= s->volume[i].sum.inexact;
+		last->sum.rows += s->volume[i].sum.rows;
 	}
-	out->count = n;
+	s->count = n;
 }
 
 struct ledger_sum ledger_sums_of(const struct ledger_sums *s, uint32_t volume)
@@ -119,6 +125,84 @@ struct ledger_sum ledger_sums_of(const struct ledger_sums *s, uint32_t volume)
 
 	found = s->count ? bsearch(&key, s->volume, s->count, sizeof(key), by_volume) : NULL;
 	return found ? found->sum : key.sum;
+}
+
+/* ---- What a deletion would give back ----------------------------------------------------------
+ */
+
+static int by_frees(const void *x, const void *y)
+{
+	const struct ledger_volume *a = x, *b = y;
+	int64_t fa = a->sum.bytes[LEDGER_FREES], fb = b->sum.bytes[LEDGER_FREES];
+
+	return fa != fb ? (fa < fb) - (fa > fb) : by_volume(x, y);
+}
+
+struct json *reclaim_to_json(struct store *store)
+{
+	struct json *list = json_array_new();
+	struct ledger_sums s = {0};
+
+	ledger_sums_add(&s, store);
+	if (s.count)
+		qsort(s.volume, s.count, sizeof(*s.volume), by_frees);
+	for (size_t i = 0; i < s.count && json_len(list) < RECLAIM_MAX; i++) {
+		struct json *row;
+
+		if (!s.volume[i].volume || s.volume[i].sum.bytes[LEDGER_FREES] <= 0)
+			continue;
+		row = json_array_new();
+		json_add_u64(row, s.volume[i].volume);
+		json_add_u64(row, (uint64_t)s.volume[i].sum.bytes[LEDGER_FREES]);
+		json_add_u64(row, !s.volume[i].sum.inexact);
+		json_add(list, row);
+	}
+	free(s.volume);
+	return list;
+}
+
+/* The groups' rows together, and how many groups may have left something out. */
+static void reclaim_gather(const struct admin *a, struct ledger_sums *s, unsigned *full_lists)
+{
+	const struct map *m = admin_map(a);
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct json *f = facts_group(a, container_of(h, struct map_group, by_id));
+		const struct json *rows = f ? json_get(f, "reclaim") : NULL;
+
+		*full_lists += json_len(rows) >= RECLAIM_MAX;
+		for (size_t i = 0; i < json_len(rows); i++) {
+			const struct json *row = json_at(rows, i);
+			struct ledger_volume *v = ledger_sums_more(s);
+
+			v->volume = (uint32_t)json_as_u64(json_at(row, 0), 0);
+			v->sum.bytes[LEDGER_FREES] = (int64_t)json_as_u64(json_at(row, 1), 0);
+			v->sum.inexact = !json_as_u64(json_at(row, 2), 0);
+			v->sum.rows = json_len(rows) >= RECLAIM_MAX;
+		}
+	}
+	ledger_sums_settle(s);
+}
+
+void reclaim_largest(const struct admin *a, struct health_input *in)
+{
+	struct ledger_sums s = {0};
+	unsigned full_lists = 0, n = 0;
+
+	reclaim_gather(a, &s, &full_lists);
+	if (s.count)
+		qsort(s.volume, s.count, sizeof(*s.volume), by_frees);
+	for (size_t i = 0; i < s.count && n < ARRAY_LEN(in->reclaim); i++) {
+		const struct map_volume *v = map_volume(admin_map(a), s.volume[i].volume);
+
+		/* A group that names as many as it may has perhaps more of it: then it is a lower bound. */
+		if (v)
+			in->reclaim[n++] = (struct health_reclaim){
+				.name = v->name,
+				.bytes = (uint64_t)s.volume[i].sum.bytes[LEDGER_FREES],
+				.exact = !s.volume[i].sum.inexact && s.volume[i].sum.rows == full_lists};
+	}
+	free(s.volume);
 }
 
 /* ---- Flush and verify --------------------------------------------------------------------------

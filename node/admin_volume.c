@@ -19,8 +19,28 @@ static bool member_reachable(const struct admin *a, const struct map *m,
 	return n && facts_node_up(a, n->id) && (!g || json_bool(g, "open", true));
 }
 
-static void put_counts(const struct admin *a, const struct map *m, const struct map_volume *v,
-		       struct json *j)
+/* Whether replicas on a group are in reach, of all groups, by number: looked up once, not for each of 50,000
+ * objects. Malloc'ed. */
+static bool *groups_in_reach(const struct admin *a)
+{
+	const struct map *m = admin_map(a);
+	bool *in_reach = xcalloc(m->next_group + 1u, sizeof(*in_reach));
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+		const struct map_member mb = {.group = g->id, .group_incarnation = g->incarnation};
+
+		in_reach[g->id] = member_reachable(a, m, &mb);
+	}
+	return in_reach;
+}
+
+static bool counts(const struct map *m, const struct map_member *mb, const bool *in_reach)
+{
+	return mb->in && mb->group < m->next_group && in_reach[mb->group] && map_member_node(m, mb);
+}
+
+static void put_counts(const struct map *m, const struct map_volume *v, const bool *in_reach, struct json *j)
 {
 	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0;
 	struct json *c = json_object_new();
@@ -30,7 +50,7 @@ static void put_counts(const struct admin *a, const struct map *m, const struct 
 		unsigned n = 0;
 
 		for (unsigned k = 0; k < o->member_count; k++) {
-			n += o->member[k].in && member_reachable(a, m, &o->member[k]);
+			n += counts(m, &o->member[k], in_reach);
 			quarantined += o->member[k].kept;
 		}
 		if (o->unsure)
@@ -84,8 +104,7 @@ static struct json *attachments_to_json(const struct map *m, const struct map_vo
 	return list;
 }
 
-static struct json *volume_to_json(const struct admin *a, const struct map *m,
-				   const struct map_volume *v)
+static struct json *volume_to_json(const struct map *m, const struct map_volume *v, const bool *in_reach)
 {
 	struct json *j = json_object_new();
 	char uuid[UUID_TEXT];
@@ -102,8 +121,17 @@ static struct json *volume_to_json(const struct admin *a, const struct map *m,
 	json_put_u64(j, "object_size_bytes", v->object_size);
 	json_put_u64(j, "stripe_count", v->stripe_count);
 	json_put(j, "attachments", attachments_to_json(m, v));
-	put_counts(a, m, v, j);
+	put_counts(m, v, in_reach, j);
 	return j;
+}
+
+static unsigned active_groups(const struct map *m)
+{
+	unsigned n = 0;
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
+		n += container_of(h, struct map_group, by_id)->state == GROUP_ACTIVE;
+	return n;
 }
 
 static int by_name(const void *x, const void *y)
@@ -113,36 +141,37 @@ static int by_name(const void *x, const void *y)
 	return strcmp((*a)->name, (*b)->name);
 }
 
-static void volumes_ready(struct areq *q)
+static void volumes_ready(struct areq *q, const struct ledgers_ask *l)
 {
 	struct admin *a = q->admin;
 	const struct map *m = admin_map(a);
 	const struct map_volume **all = xcalloc(m->volumes.count + 1, sizeof(*all));
 	struct json *j = json_object_new(), *list = json_array_new();
-	struct ledger_sums sums;
+	bool *in_reach = groups_in_reach(a);
 	size_t n = 0;
 
-	ledger_sums(a, &sums);
 	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h))
 		all[n++] = container_of(h, struct map_volume, by_id);
 	qsort(all, n, sizeof(*all), by_name);
 	for (size_t i = 0; i < n; i++) {
-		struct json *v = volume_to_json(a, m, all[i]);
-		struct ledger_sum sum = ledger_sums_of(&sums, all[i]->id);
+		struct json *v = volume_to_json(m, all[i], in_reach);
+		struct ledger_sum sum = ledger_sums_of(&l->sums, all[i]->id);
 
 		json_put(v, "space", ledger_sum_to_json(&sum));
 		json_add(list, v);
 	}
+	free(in_reach);
 	free(all);
-	free(sums.volume);
 	json_put(j, "volumes", list);
+	json_put_u64(j, "groups", active_groups(m));
+	json_put_u64(j, "groups_known", l->groups); /* those that "space" is the sum of */
 	json_put(j, "source", admin_source(a));
 	admin_reply(q, 200, j);
 }
 
 void admin_get_volumes(struct areq *q)
 {
-	admin_after_facts(q, volumes_ready);
+	admin_after_ledgers(q, 0, volumes_ready);
 }
 
 /* ---- One volume, with live replica states ------------------------------------------------------
@@ -212,17 +241,14 @@ static struct json *space_to_json(const struct replicas *r, const struct map *m,
 	struct admin *a = r->q->admin;
 	struct json *j, *list = json_array_new(), *here = local_ledgers(a, v->id);
 	struct ledger_sum sum = {0};
-	unsigned active = 0;
 
 	add_rows(list, &sum, a->cfg.config->name, here);
 	json_free(here);
 	for (unsigned i = 0; i < r->ask->count; i++)
 		add_rows(list, &sum, map_node_name(m, r->ask->one[i].node),
 			 json_get(r->ask->one[i].json, "ledgers"));
-	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h))
-		active += container_of(h, struct map_group, by_id)->state == GROUP_ACTIVE;
 	j = ledger_sum_to_json(&sum);
-	json_put_u64(j, "groups", active);
+	json_put_u64(j, "groups", active_groups(m));
 	json_put_u64(j, "groups_known", sum.rows);
 	json_put(j, "by_group", list);
 	return j;
@@ -234,12 +260,16 @@ static void show_reply(struct replicas *r)
 	const struct map *m = admin_map(q->admin);
 	const struct map_volume *v = m ? map_volume(m, r->volume) : NULL;
 	struct json *j, *list;
+	bool *in_reach;
+	uint32_t end;
 
 	if (!v) {
 		admin_fail(q, -ERR_NOT_FOUND, "the volume was deleted meanwhile");
 		return;
 	}
-	j = volume_to_json(q->admin, m, v);
+	in_reach = groups_in_reach(q->admin);
+	j = volume_to_json(m, v, in_reach);
+	free(in_reach);
 	if (strcmp(json_str(j, "health"), "ok")) {
 		struct health_rebuild rebuild;
 		char text[128];
@@ -248,9 +278,12 @@ static void show_reply(struct replicas *r)
 		json_put_str(j, "rebuild", health_rebuild_text(&rebuild, text) ? text : NULL);
 	}
 	list = json_array_new();
-	for (uint32_t i = 0; i < v->objects; i++)
+	end = r->from + r->count;
+	for (uint32_t i = r->from; i < MIN(end, v->objects); i++)
 		json_add(list, object_to_json(r, m, &v->object[i]));
 	json_put(j, "objects", list);
+	if (r->count && end < v->objects) /* there are more: ?from=objects_next */
+		json_put_u64(j, "objects_next", end);
 	json_put(j, "space", space_to_json(r, m, v));
 	json_put(j, "source", admin_source(q->admin));
 	admin_reply(q, 200, j); /* frees r */
@@ -260,6 +293,7 @@ void admin_get_volume(struct areq *q)
 {
 	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
 	struct replicas *r;
+	uint32_t from, count;
 
 	if (!v && admin_ask_leader(q))
 		return;
@@ -269,8 +303,12 @@ void admin_get_volume(struct areq *q)
 			   q->param);
 		return;
 	}
+	if (!admin_query_u32(q, "from", 0, &from) || !admin_query_u32(q, "count", REPLICAS_PAGE, &count))
+		return;
+	from = MIN(from, v->objects);
+	count = MIN(count, MIN(REPLICAS_PAGE, v->objects - from));
 	q->op = r = xcalloc(1, sizeof(*r));
-	replicas_ask(r, q, v->id, show_reply);
+	replicas_ask(r, q, v->id, from, count, show_reply);
 }
 
 /* ---- Operations in flight ----------------------------------------------------------------------

@@ -5,6 +5,8 @@
 
 #include "client/ctl/ctl.h"
 
+#define OBJECTS_SHOWN 256u /* of larger volumes only those that something is wrong with */
+
 static const struct verb *verb(const char *name)
 {
 	for (const struct verb *v = volume_verbs; v->noun; v++)
@@ -316,15 +318,38 @@ static void replicas_cell(struct table *t, const struct json *o)
 	table_add(t, "%s", text);
 }
 
-static void print_objects(const struct json *v)
+static bool object_is_well(const struct json *o)
+{
+	const struct json *r = json_get(o, "replicas");
+	bool well = !strcmp(str_or(o, "state", "?"), "serving");
+
+	for (size_t k = 0; k < json_len(r); k++)
+		well &= !strcmp(str_or(json_at(r, k), "state", "?"), "in-sync") &&
+			json_bool(json_at(r, k), "reachable", false);
+	return well;
+}
+
+/* Of a volume of thousands of objects people want to see those that something is wrong with. */
+static void print_objects(const struct json *v, bool all)
 {
 	static const struct column columns[] = {
 		{"OBJECT", "index", true}, {"EPOCH", "epoch", true},
 		{"PRIMARY", "primary"},	   {"STATE", "state"},
 		{"REPLICAS", NULL, false, replicas_cell},
 	};
+	const struct json *objects = json_get(v, "objects");
+	struct json *rows = json_array_new();
 
-	print_rows(json_get(v, "objects"), columns, ARRAY_LEN(columns), false);
+	all |= json_len(objects) <= OBJECTS_SHOWN;
+	for (size_t i = 0; i < json_len(objects); i++)
+		if (all || !object_is_well(json_at(objects, i)))
+			json_add(rows, json_dup(json_at(objects, i)));
+	print_rows(rows, columns, ARRAY_LEN(columns), false);
+	if (!all)
+		printf("%zu of %zu objects are served with all replicas in sync and in reach, and not listed "
+		       "(--all lists them)\n",
+		       json_len(objects) - json_len(rows), json_len(objects));
+	json_free(rows);
 }
 
 static void print_space(const struct json *v)
@@ -384,29 +409,60 @@ static void print_volume(const struct json *v)
 	print_attachments(a);
 }
 
+/* The objects come in pages. They end up in *j as if it were one answer. */
+static int more_objects(struct ctl *c, const char *path, struct json *j)
+{
+	struct json *all = json_array_new(), *page;
+	uint64_t next = json_u64(j, "objects_next", 0);
+	int rc = CTL_OK;
+
+	for (size_t i = 0; i < json_len(json_get(j, "objects")); i++)
+		json_add(all, json_dup(json_at(json_get(j, "objects"), i)));
+	while (next && rc == CTL_OK) {
+		CLEANUP(free_ptr) char *more = xasprintf("%s?from=%" PRIu64, path, next);
+
+		rc = ctl_call(c, "GET", more, NULL, &page);
+		if (rc != CTL_OK)
+			break;
+		for (size_t i = 0; i < json_len(json_get(page, "objects")); i++)
+			json_add(all, json_dup(json_at(json_get(page, "objects"), i)));
+		next = json_u64(page, "objects_next", 0);
+		json_free(page);
+	}
+	json_put(j, "objects", all);
+	json_drop(j, "objects_next");
+	return rc;
+}
+
 static int volume_show(struct ctl *c, int argc, char **argv)
 {
 	const char *name;
-	bool brief = false;
-	const struct option_spec o[] = {{"--brief", NULL, &brief}};
+	bool brief = false, all = false;
+	const struct option_spec o[] = {{"--brief", NULL, &brief}, {"--all", NULL, &all}};
 	struct json *j;
 	int rc;
 
 	rc = ctl_args(verb("show"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
 	if (rc != CTL_OK)
 		return rc;
-	CLEANUP(free_ptr) char *path = volume_path(name, "");
+	CLEANUP(free_ptr) char *path = volume_path(name, brief ? "?count=0" : "");
 
 	rc = ctl_call(c, "GET", path, NULL, &j);
 	if (rc != CTL_OK)
 		return rc;
+	if (json_has(j, "objects_next"))
+		rc = more_objects(c, path, j);
+	if (rc != CTL_OK) {
+		json_free(j);
+		return rc;
+	}
 	if (c->json) {
 		print_json(j);
 	} else {
 		print_volume(j);
 		if (!brief) {
 			print_ledger_rows(j);
-			print_objects(j);
+			print_objects(j, all);
 		}
 		print_source(j);
 	}
@@ -425,8 +481,10 @@ const struct verb volume_verbs[] = {
 	 "Example: ashlar volume create vm1 --size 100G --copies 2 --compression on",
 	 volume_create},
 	{"volume", "list", "", "Lists the volumes.\n\nExample: ashlar volume list", volume_list},
-	{"volume", "show", "NAME [--brief]",
+	{"volume", "show", "NAME [--brief] [--all]",
 	 "Shows a volume: policy, health, attachment, and where each object's replicas are.\n\n"
+	 "Of a volume of more than 256 objects those are listed that something is wrong with; --all "
+	 "lists\nall of them, --brief none.\n\n"
 	 "Example: ashlar volume show vm1",
 	 volume_show},
 	{"volume", "resize", "NAME SIZE",

@@ -37,6 +37,11 @@ void json_put(struct json *obj, const char *key, struct json *value)
 	CHECK(json_object_set_new(in(obj), key, in(value)) == 0);
 }
 
+void json_drop(struct json *obj, const char *key)
+{
+	json_object_del(in(obj), key);
+}
+
 static json_t *make_string(const char *s)
 {
 	json_t *j = s ? json_string(s) : json_null();
@@ -76,6 +81,13 @@ void json_add(struct json *arr, struct json *value)
 	CHECK(json_array_append_new(in(arr), in(value)) == 0);
 }
 
+void json_append(struct json *arr, struct json *more)
+{
+	if (more)
+		CHECK(json_array_extend(in(arr), in(more)) == 0);
+	json_decref(in(more));
+}
+
 void json_add_str(struct json *arr, const char *value)
 {
 	json_add(arr, out(make_string(value)));
@@ -84,6 +96,11 @@ void json_add_str(struct json *arr, const char *value)
 void json_add_u64(struct json *arr, uint64_t value)
 {
 	json_add(arr, out(json_integer((json_int_t)value)));
+}
+
+void json_add_i64(struct json *arr, int64_t value)
+{
+	json_add(arr, out(json_integer(value)));
 }
 
 const struct json *json_get(const struct json *obj, const char *key)
@@ -157,6 +174,11 @@ uint64_t json_as_u64(const struct json *j, uint64_t dflt)
 	if (!json_is_integer(in(j)) || json_integer_value(in(j)) < 0)
 		return dflt;
 	return (uint64_t)json_integer_value(in(j));
+}
+
+int64_t json_as_i64(const struct json *j, int64_t dflt)
+{
+	return json_is_integer(in(j)) ? json_integer_value(in(j)) : dflt;
 }
 
 void *json_members(const struct json *obj)

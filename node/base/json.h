@@ -13,14 +13,17 @@ void json_free(struct json *j); /* NULL is fine */
 
 /* Setters take over nothing but `value`. They overwrite. */
 void json_put(struct json *obj, const char *key, struct json *value);
+void json_drop(struct json *obj, const char *key); /* absent is fine */
 void json_put_str(struct json *obj, const char *key, const char *value); /* NULL → null */
 void json_put_u64(struct json *obj, const char *key, uint64_t value);
 void json_put_i64(struct json *obj, const char *key, int64_t value);
 void json_put_bool(struct json *obj, const char *key, bool value);
 void json_put_real(struct json *obj, const char *key, double value);
 void json_add(struct json *arr, struct json *value);
+void json_append(struct json *arr, struct json *more); /* takes over the array `more`, NULL is fine */
 void json_add_str(struct json *arr, const char *value);
 void json_add_u64(struct json *arr, uint64_t value);
+void json_add_i64(struct json *arr, int64_t value);
 
 /* Getters: borrowed; a missing or mistyped key gives the default. */
 const struct json *json_get(const struct json *obj, const char *key); /* NULL if absent */
@@ -36,6 +39,7 @@ size_t json_len(const struct json *arr); /* 0 when not an array */
 const struct json *json_at(const struct json *arr, size_t i);
 const char *json_as_str(const struct json *j); /* NULL when not a string */
 uint64_t json_as_u64(const struct json *j, uint64_t dflt);
+int64_t json_as_i64(const struct json *j, int64_t dflt);
 
 /* Object members in insertion order: for (it = json_members(o); it; it = json_members_next(o, it)). */
 void *json_members(const struct json *obj);

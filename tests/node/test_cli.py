@@ -139,6 +139,26 @@ def volumes():
                                                                        "state": "serving", "replicas": replicas}]))
     expect(ashlar("volume", "show", "v1"), 0, out="group 2 on n2 syncing (7 pages left) UNREACHABLE")
     expect(ashlar("volume", "show", "nope"), 3, err="no such thing")
+    # The objects of a large volume come in pages, and are one list again; people see those that something is wrong with.
+    well = [{"node": "n1", "group": 1, "state": "in-sync", "reachable": True}]
+    row = lambda i: {"index": i, "epoch": 1, "primary": "n1", "state": "serving", "replicas": replicas if i == 299 else well}
+    whole = answers[("GET", "/v1/volumes/v1")]
+    answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, objects=[row(i) for i in range(200)], objects_next=200))
+    answers[("GET", "/v1/volumes/v1?from=200")] = (200, dict(volume, objects=[row(i) for i in range(200, 400)], objects_next=400))
+    answers[("GET", "/v1/volumes/v1?from=400")] = (200, dict(volume, objects=[row(400)]))
+    r = ashlar("volume", "show", "v1", "-o", "json")
+    expect(r, 0)
+    j = json.loads(r.stdout)
+    check([o["index"] for o in j["objects"]] == list(range(401)) and "objects_next" not in j, "all pages as one")
+    r = ashlar("volume", "show", "v1")
+    expect(r, 0, out="400 of 401 objects are served with all replicas in sync and in reach")
+    check("7 pages left" in r.stdout and len(r.stdout.splitlines()) < 30, "only what something is wrong with")
+    check(len(ashlar("volume", "show", "v1", "--all").stdout.splitlines()) > 401, "--all: all")
+    del answers[("GET", "/v1/volumes/v1?from=400")]
+    expect(ashlar("volume", "show", "v1"), 3, err="no such thing")
+    answers[("GET", "/v1/volumes/v1?count=0")] = (200, dict(volume, objects=[]))
+    expect(ashlar("volume", "show", "v1", "--brief"), 0, out="volume      v1")
+    answers[("GET", "/v1/volumes/v1")] = whole
     expect(ashlar("volume", "show", "v1"), 0, out="exclusive by node:x; renewed 4 s ago, for 30 s\n")
     shared = [{"holder": h, "mode": "shared", "renewed_ago_ms": 40000, "ttl_ms": 30000, "expired": h == "b"} for h in "ab"]
     answers[("GET", "/v1/volumes")] = (200, {"volumes": [dict(volume, attachments=shared)], "source": {"node": "n1"}})
