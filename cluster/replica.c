@@ -39,9 +39,16 @@ void replica_arm(struct replicator *r)
 	turn_end_arm(r->loop, &r->turn, TURN_LOG);
 }
 
+/* False: this turn's command is full. Whoever paces its proposals asks before it notes the time, so that
+ * what finds no place comes with the next tick, not a pause later: a lost node has thousands of objects. */
+bool replica_may_propose(const struct replicator *r)
+{
+	return r->change_count < OBJECT_CHANGES_MAX;
+}
+
 void replica_propose(struct replicator *r, const struct object_change *c)
 {
-	if (r->change_count == OBJECT_CHANGES_MAX)
+	if (!replica_may_propose(r))
 		return; /* proposed again anyway */
 	r->changes[r->change_count++] = *c;
 	replica_arm(r);
@@ -391,7 +398,7 @@ static bool object_tick(struct object *o, uint64_t now)
 		inbound_space(o);
 	if (o->listed && wants_takeover(o, now)) {
 		busy = true;
-		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(o->r)) {
 			o->proposed_us = now;
 			propose_takeover(o);
 		}
@@ -401,7 +408,7 @@ static bool object_tick(struct object *o, uint64_t now)
 	    (o->resigning || o->behind || (o->group && o->group->failed) ||
 	     (o->store && (store_is_damaged(o->store) || (store_lost(o->store) && others_serve(o)))))) {
 		busy = true;
-		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(o->r)) {
 			o->proposed_us = now;
 			propose_resign(o);
 		}
@@ -527,6 +534,20 @@ static void mark_volume(struct replicator *r, uint32_t volume)
 			mark(r, object_id(volume, i));
 }
 
+/* By number, not by looking through all objects: a map that is read at a start has as many volumes. */
+static void volume_changed(struct replicator *r, uint32_t volume)
+{
+	const struct map_volume *v = map_volume(r->map, volume);
+
+	mark_volume(r, volume);
+	for (uint32_t i = 0; v && i < v->objects; i++) {
+		struct object *o = object_find(r, object_id(volume, i));
+
+		if (o)
+			set_policy(o);
+	}
+}
+
 /* The settings are per node; shards share them evenly. */
 static void limits_changed(struct replicator *r)
 {
@@ -545,8 +566,7 @@ void replicator_map_changed(struct replicator *r, enum map_record kind, uint64_t
 		mark(r, id);
 		break;
 	case MAP_REC_VOLUME:
-		mark_volume(r, (uint32_t)id);
-		list_for_each(o, &r->objects, link) if (object_volume(o->id) == id) set_policy(o);
+		volume_changed(r, (uint32_t)id);
 		break;
 	case MAP_REC_VOLUME_GONE:
 		list_for_each(o, &r->objects, link) if (object_volume(o->id) == id) mark(r, o->id);

@@ -32,6 +32,7 @@ void object_hold(struct object *o);
 void object_release(struct object *o);
 uint32_t object_blocks(struct object *o);       /* 0: volume unknown */
 bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
+bool replica_may_propose(const struct replicator *r);
 void replica_propose(struct replicator *r, const struct object_change *c);
 void group_fail(struct group *g, int code);
 void object_fail(struct object *o, int rc);

@@ -541,7 +541,7 @@ bool member_tick(struct primary *p, struct member *m, uint64_t now)
 	const char *why = member_trouble(p, m, now);
 
 	if (why && m->in && !m->diverged && (!p->object->config.unsure || m->behind || !m->node) &&
-	    now - m->proposed_us >= PROPOSE_AGAIN_US) {
+	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 		m->proposed_us = now;
 		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",
 			 (unsigned long long)p->object->id, m->node, why);
@@ -556,7 +556,7 @@ bool member_tick(struct primary *p, struct member *m, uint64_t now)
 	if (m->fill)
 		fill_run(m->fill);
 	if (!m->in && p->state == PRIMARY_SERVE && !p->object->config.unsure &&
-	    now - m->proposed_us >= PROPOSE_AGAIN_US &&
+	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r) &&
 	    (m->promote_epoch || promotable(p, m))) {
 		m->proposed_us = now;
 		propose_promote(m);

@@ -136,7 +136,7 @@ static void move_step(struct primary *p, uint64_t now)
 		move_end(p);
 		return;
 	}
-	if (p->move_proposed_us || !drained)
+	if (p->move_proposed_us || !drained || !replica_may_propose(p->r))
 		return;
 	/* The members' known commit becomes this one: the successor finds no tail to prepare again.
 	 */

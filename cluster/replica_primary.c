@@ -473,7 +473,7 @@ bool primary_tick(struct primary *p, uint64_t now)
 	}
 	if (o->config.unsure && p->state == PRIMARY_SERVE) {
 		busy = true;
-		if (now - o->proposed_us >= PROPOSE_AGAIN_US) {
+		if (now - o->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 			struct object_change c = object_change_for(o, OBJ_SETTLE);
 
 			o->proposed_us = now;
@@ -482,7 +482,7 @@ bool primary_tick(struct primary *p, uint64_t now)
 	}
 	/* W5: a primary that cannot log gives up its place. */
 	if (own_log_slow(p, now) && map_in_count(&o->config) > 1 && rule(RULE_SLOW_LOG) &&
-	    now - o->proposed_us >= PROPOSE_AGAIN_US) {
+	    now - o->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 		o->proposed_us = now;
 		propose_resign(o);
 	}

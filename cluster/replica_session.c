@@ -198,16 +198,19 @@ static void on_fenced(struct session *s, struct reader *r)
 {
 	struct msg_fence m;
 	struct hold *h, *tmp;
+	struct object *o;
 
 	if (msg_fence_decode(r, &m)) {
 		session_fail(s, -ERR_PROTOCOL);
 		return;
 	}
-	list_for_each_safe(h, tmp, &s->holds, in_session)
+	o = object_find(s->r, m.object);
+	if (!o)
+		return;
+	/* Of the object, which has few; the session has one for each object that the peer has joined. */
+	list_for_each_safe(h, tmp, &o->holds, in_object)
 	{
-		struct object *o = h->object;
-
-		if (o->id != m.object || h->tenure >= m.seen)
+		if (h->session != s || h->tenure >= m.seen)
 			continue;
 		hold_free(h);
 		if (o->primary)
