@@ -141,7 +141,8 @@ static bool same_input(struct control *c, const struct relocate_node *nodes, uin
 
 void control_relocate(struct control *c)
 {
-	struct relocate_input in = {.map = state_map(c->state), .fills_max = RELOCATE_FILLS};
+	struct relocate_input in = {.map = state_map(c->state), .fills_max = RELOCATE_FILLS,
+				    .small_fills_max = RELOCATE_SMALL_FILLS};
 	struct relocate_node *nodes;
 	struct relocate_plan *p;
 	uint64_t now = control_now_us(c);

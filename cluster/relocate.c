@@ -32,6 +32,7 @@ struct place { /* a disk group */
 	bool up, held; /* held: its job waits, or nobody has started it */
 	int job;       /* index of the job that replaces what is here, or -1 */
 	unsigned fills, primaries;
+	uint64_t fill_bytes; /* nominal */
 	uint64_t bytes; /* nominal, of what is to stay */
 };
 
@@ -160,9 +161,24 @@ static void places_init(struct work *w)
 	}
 }
 
-static bool takes_more(const struct work *w, const struct place *p)
+/* As many copies are under way there as are good for one more of `size`. */
+static bool is_busy(const struct work *w, const struct place *p, uint64_t size)
 {
-	return p->up && !p->trouble && p->group->free_steps && p->fills < w->in->fills_max;
+	if (p->fills < w->in->fills_max)
+		return false;
+	return p->fills >= w->in->small_fills_max ||
+	       p->fill_bytes + size > (uint64_t)w->in->fills_max * OBJECT_SIZE_MAX;
+}
+
+static void fill_add(struct place *p, uint64_t size)
+{
+	p->fills++;
+	p->fill_bytes += size;
+}
+
+static bool takes_more(const struct work *w, const struct place *p, uint64_t size)
+{
+	return p->up && !p->trouble && p->group->free_steps && !is_busy(w, p, size);
 }
 
 /* ---- Objects ------------------------------------------------------------------------------------
@@ -260,8 +276,8 @@ static void count_object(struct work *w, const struct view *v)
 		/* A replica that returns lacks little and waits for nobody. */
 		if (o->member[i].filled || !v->at[i]->up || !v->primary_up)
 			continue;
-		v->at[i]->fills++;
-		primary->fills++;
+		fill_add(v->at[i], v->v->object_size);
+		fill_add(primary, v->v->object_size);
 	}
 }
 
@@ -454,7 +470,7 @@ static const char *refuse(void *arg, const struct map_group *g)
 		if (r->v->at[i] == p)
 			return r->v->o->member[i].kept ? "keeps a replica of it in quarantine"
 						       : "has a replica of it already";
-	if (p->fills < r->w->in->fills_max)
+	if (!is_busy(r->w, p, r->v->v->object_size))
 		return NULL;
 	r->saturated = true;
 	return "is being filled as much as it can take";
@@ -494,7 +510,7 @@ static enum placed place_copy(struct work *w, const struct view *v)
 		return PLACE_LATER;
 	if (w->looks >= BLOCKED_LOOKS)
 		return PLACE_BLOCKED;
-	if (v->at[o->primary]->fills >= w->in->fills_max)
+	if (is_busy(w, v->at[o->primary], v->v->object_size))
 		return PLACE_LATER;
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (v->good[i])
@@ -513,9 +529,9 @@ static enum placed place_copy(struct work *w, const struct view *v)
 	if (!c)
 		return PLACE_LATER;
 	c->replica = where;
-	w->place[where.group].fills++;
+	fill_add(&w->place[where.group], v->v->object_size);
 	w->place[where.group].bytes += v->v->object_size;
-	v->at[o->primary]->fills++;
+	fill_add(v->at[o->primary], v->v->object_size);
 	return PLACED;
 }
 
@@ -677,7 +693,7 @@ static struct place *better_place(struct work *w, const struct view *v, unsigned
 		    !improves(v->at[leaves], p, v->v->object_size) || !fits(v, leaves, p))
 			continue;
 		w->out->uneven = true;
-		if (takes_more(w, p) && (!best || load(p) < load(best)))
+		if (takes_more(w, p, v->v->object_size) && (!best || load(p) < load(best)))
 			best = p;
 	}
 	return best;
@@ -692,7 +708,7 @@ static void rebalance_object(struct work *w, const struct map_object *o)
 	if (w->out->uneven && (!act || w->out->count == RELOCATE_CHANGES_MAX))
 		return;
 	view_init(&v, w, o);
-	if (o->unsure || needs_a_look(&v) || !v.primary_up || v.at[o->primary]->fills >= w->in->fills_max)
+	if (o->unsure || needs_a_look(&v) || !v.primary_up || is_busy(w, v.at[o->primary], v.v->object_size))
 		return;
 	for (unsigned i = 0; i < o->member_count; i++) {
 		struct place *to;
@@ -709,8 +725,8 @@ static void rebalance_object(struct work *w, const struct map_object *o)
 						 .group_incarnation = to->group->incarnation};
 		v.at[i]->bytes -= v.v->object_size;
 		to->bytes += v.v->object_size;
-		to->fills++;
-		v.at[o->primary]->fills++;
+		fill_add(to, v.v->object_size);
+		fill_add(v.at[o->primary], v.v->object_size);
 		return;
 	}
 }

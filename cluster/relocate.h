@@ -17,6 +17,7 @@
 #define RELOCATE_CHANGES_MAX 64u
 #define RELOCATE_WANTED_MAX  16u
 #define RELOCATE_FILLS	     2u /* default of fills_max: few at once are whole sooner */
+#define RELOCATE_SMALL_FILLS 16u /* and of small_fills_max: each takes a plan and two commits all the same */
 
 struct relocate_node {
 	bool up;   /* in contact */
@@ -29,6 +30,8 @@ struct relocate_input {
 	unsigned job_count;
 	const struct relocate_node *nodes; /* by number, map->next_node of them */
 	unsigned fills_max;		   /* at once, per group, as source and as target */
+	/* of small objects: as long as they are together no more than fills_max of the largest; 0: no more */
+	unsigned small_fills_max;
 };
 
 /* How a job stands, by objects; for a rebalance by replicas. */

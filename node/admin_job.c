@@ -17,7 +17,8 @@
 struct relocate_plan *admin_plan(const struct admin *a)
 {
 	const struct state *s = a->ops->state(a->cluster);
-	struct relocate_input in = {.map = state_map(s), .fills_max = RELOCATE_FILLS};
+	struct relocate_input in = {.map = state_map(s), .fills_max = RELOCATE_FILLS,
+				    .small_fills_max = RELOCATE_SMALL_FILLS};
 	struct relocate_plan *p = xcalloc(1, sizeof(*p));
 	struct relocate_node *nodes = a->ops->contacts(a->cluster);
 

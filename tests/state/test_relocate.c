@@ -11,7 +11,7 @@ struct world {
 	struct kit k;
 	struct relocate_node node[16];
 	struct relocate_plan plan;
-	unsigned fills_max;
+	unsigned fills_max, small_fills_max;
 	uint64_t placed, removed, moved, promoted;
 	unsigned most_fills; /* on one group, ever */
 };
@@ -46,7 +46,8 @@ static int job(struct world *w, uint8_t op, uint8_t kind, uint32_t id, uint16_t 
 
 static void plan(struct world *w)
 {
-	struct relocate_input in = {.map = map_of(w), .nodes = w->node, .fills_max = w->fills_max};
+	struct relocate_input in = {.map = map_of(w), .nodes = w->node, .fills_max = w->fills_max,
+				    .small_fills_max = w->small_fills_max};
 
 	in.jobs = state_jobs(w->k.s, &in.job_count);
 	relocate(&in, &w->plan);
@@ -317,6 +318,27 @@ TEST(rebuild, the_most_endangered_come_first)
 	}
 	EXPECT_EQ(map_in_count(first), 2);
 	world_fini(&w);
+}
+
+/* Of small objects more are copied at once, as long as they are no more than two of the largest. */
+TEST(rebuild, small_objects_are_copied_many_at_once)
+{
+	for (unsigned large = 0; large < 2; large++) {
+		struct world w;
+
+		world_init(&w, 4);
+		w.small_fills_max = RELOCATE_SMALL_FILLS;
+		EXPECT_OK(kit_volume(&w.k, "a", large ? 256 * OBJECT_SIZE_MAX : 256 * OBJECT_SIZE_MIN, 2));
+		w.node[2] = (struct relocate_node){.away = true};
+		EXPECT_OK(job(&w, JOB_START, JOB_REBUILD, 0, 2, 0));
+		settle(&w, 3);
+		each(&w, expect_whole, NULL);
+		if (large)
+			EXPECT_EQ(w.most_fills, RELOCATE_FILLS);
+		else
+			EXPECT(w.most_fills > 2 * RELOCATE_FILLS && w.most_fills <= RELOCATE_SMALL_FILLS);
+		world_fini(&w);
+	}
 }
 
 TEST(rebuild, many_to_many_within_bounds)
