@@ -71,6 +71,7 @@ struct session {
 	unsigned fences_owed;
 	struct list holds;
 	struct list members; /* of primaries here, joined or joining on this session */
+	unsigned joining;    /* of them */
 	struct list acks;    /* struct inbound that owe an ACK */
 	bool credits_changed;
 	uint64_t unacked_bytes;

@@ -5,6 +5,10 @@
 #include "cluster/replica_impl.h"
 
 #define JOIN_AGAIN_US 50000u
+/* Under way at once: a node that is new or comes back has thousands to join, and each costs its log a record.
+ * What else it is asked, beacons first of all, comes behind them on the stream. */
+#define JOINS_MAX 256u /* on a stream */
+#define FILLS_MAX 256u /* copies and returns in this shard: each remembers the pages of its object */
 
 /* ---- Joins ----------------------------------------------------------------------------------- */
 
@@ -18,6 +22,23 @@ struct member *primary_member(struct primary *p, const struct session *s, uint32
 	return NULL;
 }
 
+static void member_set(struct member *m, enum member_state state)
+{
+	if (m->session)
+		m->session->joining += (state == MEMBER_JOINING) - (m->state == MEMBER_JOINING);
+	m->state = state;
+}
+
+/* The tick tries again. What a takeover has to know of members that are out is never put off (T1). */
+static bool has_to_wait(const struct member *m, const struct session *s)
+{
+	const struct primary *p = m->primary;
+
+	if (!m->want && p->state != PRIMARY_SERVE)
+		return false;
+	return s->joining >= JOINS_MAX || (!m->want && p->r->stats.syncing >= FILLS_MAX);
+}
+
 /* The join is void: nothing that was sent in it counts, and nothing is remembered of a catch-up
  * (Y5). */
 void member_unjoin(struct member *m, uint64_t retry_us)
@@ -29,8 +50,8 @@ void member_unjoin(struct member *m, uint64_t retry_us)
 			MIN(m->bytes_sent - m->bytes_acked, m->session->unacked_bytes);
 		list_del(&m->in_session);
 	}
+	member_set(m, MEMBER_IDLE);
 	m->session = NULL;
-	m->state = MEMBER_IDLE;
 	m->bytes_sent = m->bytes_acked = 0;
 	m->retry_us = retry_us;
 	m->copies_sent = m->copies_acked = 0;
@@ -60,13 +81,13 @@ static void join(struct member *m)
 			     .epoch_count = p->header.epoch_count};
 
 	if (!s || m->state != MEMBER_IDLE || p->state == PRIMARY_EPOCH ||
-	    p->state == PRIMARY_TAIL || p->state == PRIMARY_ENDED)
+	    p->state == PRIMARY_TAIL || p->state == PRIMARY_ENDED || has_to_wait(m, s))
 		return;
 	memcpy(j.epochs, p->header.epochs, sizeof(j.epochs));
 	msg_join_encode(&j, &w);
 	m->session = s;
 	list_push_back(&s->members, &m->in_session);
-	m->state = MEMBER_JOINING;
+	member_set(m, MEMBER_JOINING);
 	m->join = p->joins;
 	m->as_syncing = j.syncing;
 	m->since_us = m->ack_us = now_us(o->r);
@@ -191,7 +212,7 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 	m->nak_us = 0;
 	m->ahead = m->diverged = false;
 	m->ack_us = now;
-	m->state = MEMBER_JOINED;
+	member_set(m, MEMBER_JOINED);
 	if (m->as_syncing) {
 		m->acked = (struct version){0};
 		fill_start(m, j);
@@ -498,7 +519,8 @@ static const char *member_trouble(struct primary *p, struct member *m, uint64_t 
 			       : NULL;
 	if (m->state == MEMBER_JOINING)
 		return now - m->since_us >= ms(t->ack_ms) ? "it does not join" : NULL;
-	if (m->nak_us && now - m->nak_us >= ms(t->silence_ms))
+	/* Asked last so long after the first refusal; not while it waits to be asked again. */
+	if (m->nak_us && m->since_us >= m->nak_us + ms(t->silence_ms))
 		return "it refuses to join";
 	if (m->state != MEMBER_JOINED)
 		return NULL;

@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-#define MOVES_MAX    32u       /* at the same time, per shard */
+#define MOVES_MAX    128u      /* at the same time, per shard: a node has 5 s to move thousands */
 #define DRAIN_US     100000u   /* what was admitted must be done by then */
 #define APPLY_US     200000u   /* from the proposal on */
 #define ANSWER_US    300000u   /* a member that owes an answer for so long is no successor */
@@ -355,11 +355,12 @@ void moves_tick(struct replicator *r, uint64_t now)
 	}
 	if (!r->homes_look || now < r->look_us || !leader_known(r))
 		return;
-	r->look_us = now + LOOK_US;
-	if (in_maintenance(r, r->node))
+	if (in_maintenance(r, r->node)) { /* somebody waits for it: with every tick */
 		r->homes_look = leave(r, now) > 0;
-	else
-		homeward(r, now);
+		return;
+	}
+	r->look_us = now + LOOK_US;
+	homeward(r, now);
 }
 
 /* ---- Handing over -------------------------------------------------------------------------------

@@ -507,27 +507,37 @@ bool scrub_move_step(struct tier *t, uint64_t *bytes)
 /* ---- The map -----------------------------------------------------------------------------------
  */
 
-static struct tobj *object_from(struct tier *t, uint64_t id)
+/* The first objects at or after this one, ascending: a walk over all of them, so not for each anew. */
+static unsigned objects_from(struct tier *t, uint64_t id, struct tobj *out[WALK_OBJECTS])
 {
-	struct tobj *best = NULL;
+	unsigned count = 0;
 
 	for (struct hnode *n = hmap_walk(&t->objects, NULL); n; n = hmap_walk(&t->objects, n)) {
 		struct tobj *o = container_of(n, struct tobj, node);
+		unsigned at = count;
 
-		if (o->id >= id && o->state == OBJECT_LIVE && (!best || o->id < best->id))
-			best = o;
+		if (o->id < id || o->state != OBJECT_LIVE ||
+		    (count == WALK_OBJECTS && o->id > out[count - 1]->id))
+			continue;
+		if (count < WALK_OBJECTS)
+			count++;
+		else
+			at--;
+		for (; at > 0 && out[at - 1]->id > o->id; at--)
+			out[at] = out[at - 1];
+		out[at] = o;
 	}
-	return best;
+	return count;
 }
 
 /* The next pages that regions name, after the place of the walk; false: it is at the end. */
 static bool walk_collect(struct tier *t, struct scrub_walk *w)
 {
-	struct tobj *o = object_from(t, w->object);
+	struct tobj *next[WALK_OBJECTS];
+	unsigned count = objects_from(t, w->object, next);
 
-	if (!o)
-		return false;
-	for (unsigned i = 0; o && i < WALK_OBJECTS && t->scrub.work_count < WALK_PAGES; i++) {
+	for (unsigned i = 0; i < count && t->scrub.work_count < WALK_PAGES; i++) {
+		const struct tobj *o = next[i];
 		uint32_t page = o->id == w->object ? w->page : 0,
 			 last = o->region_count * REGION_PAGES;
 
@@ -540,9 +550,8 @@ static bool walk_collect(struct tier *t, struct scrub_walk *w)
 			break;
 		w->object = o->id + 1;
 		w->page = 0;
-		o = object_from(t, w->object);
 	}
-	return true;
+	return count > 0;
 }
 
 bool scrub_walk_step(struct tier *t, struct scrub_walk *walk, uint64_t *bytes, int *rc)
