@@ -216,7 +216,8 @@ TEST(relocate, a_paused_job_waits)
 	/* Another job that ends shows that the leader has planned meanwhile. */
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 4});
 	UNTIL_BEATING(0, (replicate(0), members_on(4) == 0));
-	EXPECT(members_on(3) > 0 && members_on(3) + RELOCATE_SMALL_FILLS >= before); /* what was begun was finished */
+	/* What was begun was finished. */
+	EXPECT(members_on(3) > 0 && members_on(3) + RELOCATE_SMALL_FILLS >= before);
 	EXPECT_EQ(job(1)->state, JOB_PAUSED);
 	change_job((struct job_change){.op = JOB_RESUME, .id = 1});
 	change_job((struct job_change){.op = JOB_CANCEL, .id = 2});
