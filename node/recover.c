@@ -35,6 +35,7 @@ struct recovery {
 	struct birth_paths paths;
 	struct state *state;
 	struct consensus_offline *raft; /* NULL: none was found */
+	bool gone; /* there was one */
 	struct consensus_survivor survivor;
 };
 
@@ -91,7 +92,10 @@ static int recovery_open(struct recovery *r, const struct config *c, bool *found
 	}
 	birth_paths(c->state_dir, &r->paths);
 	r->state = state_create();
-	rc = consensus_offline_open(r->paths.raft, r->id.number, &hooks, r, &r->raft, &r->survivor);
+	/* Opening would make an empty one, and the node would take that for its own. */
+	r->gone = birth_raft_there(c->state_dir, &r->id) < 0;
+	rc = r->gone ? -ERR_NOT_FOUND
+		     : consensus_offline_open(r->paths.raft, r->id.number, &hooks, r, &r->raft, &r->survivor);
 	*found = rc == 0;
 	return rc == 0 || rc == -ERR_NOT_FOUND ? 0 : refused(r->paths.raft, rc);
 }
@@ -327,7 +331,8 @@ static int raft_aside(struct recovery *r, unsigned recovery)
 {
 	CLEANUP(free_ptr) char *aside = xasprintf("%s.before-recovery-%u", r->paths.raft, recovery);
 
-	consensus_offline_close(r->raft);
+	if (r->raft)
+		consensus_offline_close(r->raft);
 	r->raft = NULL;
 	if (rename(r->paths.raft, aside) == 0)
 		return 0;
@@ -379,7 +384,7 @@ static int follow(struct recovery *r, const char *text, bool found)
 	r->id.recovery_term = t.term;
 	r->id.recovery_index = t.index;
 	rc = note(r, true);
-	if (!rc && found)
+	if (!rc && (found || (r->gone && access(r->paths.raft, F_OK) == 0)))
 		rc = raft_aside(r, t.recovery);
 	r->id.raft_begun = false; /* it gets the log of the recovered cluster */
 	rc = rc ? rc : note(r, false);
@@ -398,8 +403,9 @@ int recover_run(const struct config *c, enum recover_what what, const char *argu
 	int rc = recovery_open(&r, c, &found);
 
 	if (!rc && !found && what != RECOVER_FOLLOW) {
-		fprintf(stderr, "ashlard recover: %s: this node never knew the cluster's state\n",
-			r.paths.raft);
+		fprintf(stderr, "ashlard recover: %s: %s\n", r.paths.raft,
+			r.gone ? "the Raft log of this node is gone; nothing was changed"
+			       : "this node never knew the cluster's state");
 		rc = EXIT_REFUSED;
 	}
 	if (!rc)

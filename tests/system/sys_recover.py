@@ -101,6 +101,15 @@ if rc != 1 or "stop ashlard first" not in err:
 for n in ("3", "4"):
     lab.do("kill", n)
 os.rename(cache + ".away", cache)
+
+raft = lab.path(4, "state", "raft")
+os.rename(raft, raft + ".away")
+os.mkdir(raft)
+rc, out, err = recover(4, rc=None)
+if rc != 1 or "is gone" not in err or os.listdir(raft):
+    fail(f"a look at a node whose Raft log is gone: {rc} {out} {err} {os.listdir(raft)}")
+os.rmdir(raft)
+os.rename(raft + ".away", raft)
 shutil.rmtree(lab.path(1, "state"))
 best, other = (3, 4) if knows(3) >= knows(4) else (4, 3)
 rc, out, err = recover(best, "--accept-loss", "another", rc=None)
