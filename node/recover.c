@@ -383,10 +383,10 @@ static int follow(struct recovery *r, const char *text, bool found)
 	r->id.recovery_id = t.id;
 	r->id.recovery_term = t.term;
 	r->id.recovery_index = t.index;
+	r->id.raft_begun = false; /* it gets the log of the recovered cluster */
 	rc = note(r, true);
 	if (!rc && (found || (r->gone && access(r->paths.raft, F_OK) == 0)))
 		rc = raft_aside(r, t.recovery);
-	r->id.raft_begun = false; /* it gets the log of the recovered cluster */
 	rc = rc ? rc : note(r, false);
 	if (rc)
 		return rc;
