@@ -29,9 +29,10 @@ void replica_event(struct replicator *r, uint8_t severity, const char *code, con
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	log_warn("replica", code, "text=\"%s\"", text);
 	if (r->hooks->event)
-		r->hooks->event(r->ctx, severity, code, text);
+		r->hooks->event(r->ctx, severity, code, text); /* and logs it */
+	else
+		log_warn("replica", code, "text=\"%s\"", text);
 }
 
 void replica_arm(struct replicator *r)

@@ -22,6 +22,7 @@ struct replicator_hooks {
 	void (*group_failed)(void *ctx, uint16_t group, int code);
 	/* A peer's incarnation higher than the map's, or higher than ours for our own node: exit. */
 	void (*superseded)(void *ctx);
+	/* For the events of the cluster, and the log. NULL: only logged. */
 	void (*event)(void *ctx, uint8_t severity, const char *code, const char *text);
 	/* A Raft leader is in reach now (Y6: promotions are proposed only then). NULL: always. */
 	bool (*leader_known)(void *ctx);
