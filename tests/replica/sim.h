@@ -122,6 +122,7 @@ void sim_loop_destroy(struct loop *l);
 void sim_net_start(void);
 void sim_net_process_gone(struct sim_proc *p, bool silent);
 void sim_net_block(unsigned from, unsigned to, bool on);
+void sim_net_cut(unsigned a, unsigned b, bool on); /* both ways */
 void sim_net_reset(unsigned a, unsigned b);
 void sim_net_spoil(unsigned from, unsigned to, unsigned copies); /* of the next write: 0, or more than 1 */
 void sim_net_end(void);
@@ -212,7 +213,10 @@ bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 /* sim_cases.c: of directed histories */
 void sim_wait_for(bool (*done)(void), const char *what); /* sim_fail when it takes too long */
 const struct map_object *sim_object(uint32_t i);	 /* as the state has it now */
-void sim_begin_written(const struct sim_plan *plan);	 /* and the clients' first writes are done */
+void sim_begin_in(const struct sim_plan *plan);		 /* until all members are in, joined, quiet */
+void sim_begin_written(const struct sim_plan *plan);	 /* until the clients' first writes are done */
+void sim_begin_settled(const struct sim_plan *plan);	 /* until both */
+void sim_writes(unsigned ops, const char *what); /* sim_clients_more, waited for: what it says when in vain */
 void sim_away(unsigned node); /* it dies, is dropped, and misses writes, which are done */
 uint64_t sim_drops(void);     /* proposed by all primaries so far */
 bool sim_case_repair(uint64_t seed);

@@ -26,6 +26,24 @@ void sim_begin_written(const struct sim_plan *plan)
 	sim_wait_for(sim_clients_done, "the first writes are done");
 }
 
+void sim_begin_in(const struct sim_plan *plan)
+{
+	sim_begin(plan);
+	sim_wait_for(sim_all_in, "all are in");
+}
+
+void sim_begin_settled(const struct sim_plan *plan)
+{
+	sim_begin_written(plan);
+	sim_wait_for(sim_all_in, "all are in");
+}
+
+void sim_writes(unsigned ops, const char *what)
+{
+	sim_clients_more(ops);
+	sim_wait_for(sim_clients_done, what);
+}
+
 static bool listed_in(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
@@ -52,8 +70,7 @@ void sim_away(unsigned node)
 {
 	sim_proc_crash(node);
 	sim_wait_for(dropped, "it is dropped");
-	sim_clients_more(40);
-	sim_wait_for(sim_clients_done, "the writes are done");
+	sim_writes(40, "the writes are done");
 }
 
 static void damage_all(unsigned node)
@@ -210,8 +227,7 @@ bool sim_case_damage(uint64_t seed)
 				.partial = true};
 	unsigned done = 0;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	mark(2, 0, 1);
 	sim_wait_for(whole, "a member's blocks are whole");
 	mark(1, 0, 1);
@@ -244,8 +260,7 @@ bool sim_case_attachment(uint64_t seed)
 	struct sim_plan plan = {.seed = seed, .nodes = 2, .copies = 2, .clients = 1, .depth = 4};
 	uint32_t known;
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	known = sim.attachment[0];
 	sim.attachment[0] = state_map(sim.state)->next_attachment;
 	sim_clients_final_reads();
@@ -297,8 +312,7 @@ bool sim_case_move(uint64_t seed)
 				.depth = 4};
 	unsigned tries = 0;
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	for (unsigned i = 0; i < 12 && !sim.failure[0] && tries < 200; tries++) {
 		uint64_t begun = sim.moves_begun, start = sim.now_us;
 		uint32_t epoch;
@@ -354,8 +368,7 @@ bool sim_case_stop(uint64_t seed)
 				.ops_per_client = 300,
 				.depth = 4};
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	sim_proc_stop(1);
 	sim_wait_for(stopped_cleanly, "node 1 ends");
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
@@ -383,8 +396,7 @@ bool sim_case_slow_log(uint64_t seed)
 				.ops_per_client = 200,
 				.depth = 4};
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	moved_object = 0;
 	moved_from = primary_node(0);
 	sim_store_slow(sim.proc[moved_from].disk, 20000000);
@@ -419,17 +431,14 @@ bool sim_case_full_tail(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 4, .ops_per_client = 60, .depth = 8};
 	uint64_t before;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
-	sim_net_block(1, 2, true);
-	sim_net_block(2, 1, true);
+	sim_begin_settled(&plan);
+	sim_net_cut(1, 2, true);
 	sim_clients_more(60);
 	sim_run_until(sim.now_us + 100000, NULL);
 	before = replicated();
 	sim_store_fill(sim.proc[1].disk, true);
 	sim_store_fill(sim.proc[2].disk, true);
-	sim_net_block(1, 2, false);
-	sim_net_block(2, 1, false);
+	sim_net_cut(1, 2, false);
 	sim_net_reset(1, 2);
 	sim_run_until(sim.now_us + 500000, NULL);
 	if (!sim.failure[0] && replicated() == before)
@@ -474,8 +483,7 @@ bool sim_case_evacuate(uint64_t seed)
 				.partial = true,
 				.relocate = 1};
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	for (unsigned round = 0; round < 3 && !sim.failure[0]; round++) {
 		empty_node = 1 + (unsigned)(seed + round) % 4;
 		sim_evacuate(empty_node);
@@ -507,8 +515,7 @@ bool sim_case_rebuild(uint64_t seed)
 				.depth = 4,
 				.relocate = 1};
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	empty_node = 1 + (unsigned)seed % 3;
 	sim_proc_crash(empty_node);
 	if (seed % 4)
@@ -542,8 +549,7 @@ bool sim_case_reopen(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 1, .ops_per_client = 40, .depth = 4};
 	uint64_t drops;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	drops = sim_drops();
 	sim_group_reopen(1 + (unsigned)seed % 2, seed % 7 * 50000);
 	sim_run_until(sim.now_us + 1000, NULL);
@@ -594,8 +600,7 @@ bool sim_case_old_map(uint64_t seed)
 	unsigned placed;
 	size_t old;
 
-	sim_begin(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_in(&plan);
 	old = sim.delta_count;
 	empty_node = 1 + (unsigned)seed % 3;
 	sim_evacuate(empty_node);
@@ -640,16 +645,14 @@ bool sim_case_dead_successor(uint64_t seed)
 	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
 	unsigned old, dead;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	old = primary_node(0);
 	dead = 1 + old % 3;
 	third_node = 6 - old - dead;
 	for (unsigned n = 1; n <= 3; n++) {
 		if (n == dead)
 			continue;
-		sim_net_block(dead, n, true);
-		sim_net_block(n, dead, true);
+		sim_net_cut(dead, n, true);
 		sim_net_reset(dead, n);
 	}
 	sim_run_until(sim.now_us + 1000, NULL);
@@ -663,8 +666,7 @@ bool sim_case_dead_successor(uint64_t seed)
 		sim_fail("the takeover was not applied");
 	sim_wait_for(third_serves, "the third node takes over");
 	for (unsigned n = 1; n <= 3; n++) {
-		sim_net_block(dead, n, false);
-		sim_net_block(n, dead, false);
+		sim_net_cut(dead, n, false);
 	}
 	sim_proc_start(dead);
 	return sim_finish();

@@ -392,6 +392,12 @@ void sim_net_block(unsigned from, unsigned to, bool on)
 	}
 }
 
+void sim_net_cut(unsigned a, unsigned b, bool on)
+{
+	sim_net_block(a, b, on);
+	sim_net_block(b, a, on);
+}
+
 void sim_net_spoil(unsigned from, unsigned to, unsigned copies)
 {
 	spoil.from = from;

@@ -151,8 +151,7 @@ bool sim_case_force(uint64_t seed)
 		sim_proc_start(2);
 		sim_wait_for(second_registered, "node 2 is registered");
 		sim.leaderless_until = UINT64_MAX; /* so that nobody is promoted */
-		sim_clients_more(40);
-		sim_wait_for(sim_clients_done, "the writes beside the fill are done");
+		sim_writes(40, "the writes beside the fill are done");
 		sim_run_until(sim.now_us + 500000, NULL); /* what was proposed before is decided */
 	}
 	if (seed % 2 && !second_is_out()) { /* it was quicker */
@@ -212,8 +211,7 @@ bool sim_case_force_unfinished(uint64_t seed)
 	struct sim_plan plan = {
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what node 2 has and knows to be committed stays */
 	sim_proc_crash(2);
 	sim_wait_for(second_is_out, "node 2 is dropped");
@@ -337,8 +335,7 @@ bool sim_case_recover(uint64_t seed)
 	state_snapshot(sim.state, &then);
 	sim_proc_crash(1);
 	sim_wait_for(first_is_out, "the others go on without node 1");
-	sim_clients_more(40);
-	sim_wait_for(sim_clients_done, "the writes of the lost time are done");
+	sim_writes(40, "the writes of the lost time are done");
 	sim_proc_crash(2);
 	sim_proc_crash(3);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
@@ -383,8 +380,7 @@ bool sim_case_recover_newer(uint64_t seed)
 	sim_begin_written(&plan);
 	sim_proc_crash(2);
 	sim_wait_for(second_is_out, "node 2 is dropped");
-	sim_clients_more(20);
-	sim_wait_for(sim_clients_done, "the writes are done");
+	sim_writes(20, "the writes are done");
 	state_snapshot(sim.state, &then);
 	sim_proc_start(2);
 	sim_wait_for(both_are_in, "node 2 is in again");
@@ -483,8 +479,7 @@ bool sim_case_gone_back(uint64_t seed)
 
 	sim_begin_written(&plan);
 	sim_store_keep(sim.proc[2].disk);
-	sim_clients_more(100);
-	sim_wait_for(sim_clients_done, "the writes are done");
+	sim_writes(100, "the writes are done");
 	return goes_back(2, seed);
 }
 
@@ -501,14 +496,12 @@ bool sim_case_gone_astray(uint64_t seed)
 	o = sim_object(0);
 	bad = o->member[o->primary].group == sim.proc[1].group ? 1 : 2;
 	sim.leaderless_until = UINT64_MAX; /* so that nobody is dropped */
-	sim_net_block(1, 2, true);
-	sim_net_block(2, 1, true);
+	sim_net_cut(1, 2, true);
 	sim_clients_more(plan.depth);
 	sim_run_until(sim.now_us + 200000, NULL);
 	sim_store_keep(sim.proc[bad].disk);
 	sim_proc_crash(bad);
-	sim_net_block(1, 2, false);
-	sim_net_block(2, 1, false);
+	sim_net_cut(1, 2, false);
 	sim.leaderless_until = 0;
 	sim_wait_for(sim_clients_done, "the other node has done all writes");
 	sim_proc_start(bad);

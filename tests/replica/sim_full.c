@@ -26,8 +26,7 @@ bool sim_case_full_member(uint64_t seed)
 	struct store *disk;
 	int64_t before;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	disk = sim.proc[member_node()].disk;
 	sim_store_fill(disk, true);
 	sim_net_reset(1, 2); /* what it had granted is void */

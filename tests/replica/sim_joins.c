@@ -21,12 +21,6 @@ static bool heir_serves(void)
 	       i.serving;
 }
 
-static void block(unsigned a, unsigned b, bool on)
-{
-	sim_net_block(a, b, on);
-	sim_net_block(b, a, on);
-}
-
 /* A primary that hears no news was replaced; its successor ends, and is back together with the link between
  * them. Its new process knows of no join, so it owes no fence and grants at once, and takes over from itself
  * a little later. What waits at the old primary for a lease is not answered by that grant: nobody has
@@ -36,20 +30,18 @@ bool sim_case_reborn(uint64_t seed)
 	struct sim_plan plan = {
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	old_node = primary_node(0);
 	heir = 3 - old_node;
 	sim.proc[old_node].raft_cut_until = sim.now_us + 15000000;
-	block(old_node, heir, true);
+	sim_net_cut(old_node, heir, true);
 	sim_net_reset(old_node, heir);
 	sim_wait_for(heir_serves, "the other node takes over");
-	sim_clients_more(60);
-	sim_wait_for(sim_clients_done, "the clients are done");
+	sim_writes(60, "the clients are done");
 	sim_proc_crash(heir);
 	sim_clients_final_reads(); /* some come to the old one, by its map */
 	sim_run_until(sim.now_us + sim_rand(1000, 300000), NULL);
-	block(old_node, heir, false);
+	sim_net_cut(old_node, heir, false);
 	sim_proc_start(heir);
 	sim_run_until(sim.now_us + 500000, NULL);
 	return sim_finish();
@@ -132,8 +124,7 @@ bool sim_case_old_join(uint64_t seed)
 	struct sim_plan plan = {
 		.seed = seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	old_node = primary_node(0);
 	target = 1 + old_node % 3;
 	sim_proc_crash(target);
@@ -141,7 +132,7 @@ bool sim_case_old_join(uint64_t seed)
 	sim_proc_start(target);
 	step_until(answer_is_under_way, "it has answered its join");
 	first_join = sim.failure[0] ? 0 : target_member()->join;
-	block(old_node, target, true);
+	sim_net_cut(old_node, target, true);
 	drop(6 - old_node - target);
 	step_until(joined_anew, "it is being joined anew");
 	sim_net_block(target, old_node, false);
@@ -162,8 +153,7 @@ static void begin_stream(uint64_t seed, unsigned clients)
 				.ops_per_client = 60,
 				.depth = 8};
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	old_node = primary_node(0);
 	target = 3 - old_node;
 }
@@ -183,10 +173,10 @@ bool sim_case_resend(uint64_t seed)
 
 	begin_stream(seed, 4);
 	drops = sim_drops();
-	block(1, 2, true);
+	sim_net_cut(1, 2, true);
 	sim_clients_more(60);
 	sim_run_until(sim.now_us + 20000, NULL);
-	block(1, 2, false);
+	sim_net_cut(1, 2, false);
 	sim_net_reset(1, 2);
 	nobody_was_dropped(drops, "its session was away for a moment only");
 	return sim_finish();

@@ -32,15 +32,13 @@ bool sim_case_lost(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 20, .depth = 4};
 	unsigned forgotten;
 
-	sim_begin_written(&plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(&plan);
 	wanted = 1;
 	for (unsigned i = 0; i < 50 && !has_all() && !sim.failure[0]; i++) { /* proposals get lost */
 		sim_move(2, 1);
 		sim_run_until(sim.now_us + 400000, has_all);
 	}
-	sim_clients_more(40);
-	sim_wait_for(sim_clients_done, "the writes are done");
+	sim_writes(40, "the writes are done");
 	sim.losing = true;
 	sim_proc_crash(2);
 	forgotten = sim_store_forget(sim.proc[2].disk);

@@ -30,23 +30,16 @@ static void stands_until(bool (*done)(void), const char *what)
 	}
 }
 
-static void block(unsigned a, unsigned b, bool on)
-{
-	sim_net_block(a, b, on);
-	sim_net_block(b, a, on);
-}
-
 static void cut_off(unsigned node, bool on)
 {
 	for (unsigned n = 1; n <= sim.plan.nodes; n++)
 		if (n != node)
-			block(node, n, on);
+			sim_net_cut(node, n, on);
 }
 
 static void begin(const struct sim_plan *plan)
 {
-	sim_begin_written(plan);
-	sim_wait_for(sim_all_in, "all are in");
+	sim_begin_settled(plan);
 	old_node = map_primary_node(state_map(sim.state), sim_object(0))->id;
 }
 
