@@ -6,6 +6,7 @@
  *
  * Crash-only behind that: nothing here does what a kill -9 would not leave right, each step has a
  * limit, and there is one way to come back, which is always tested. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,8 +15,8 @@
 #include "node/base/log.h"
 #include "node/node.h"
 
-#define DRAIN_DEADLINE_US 5000000u /* no leader, or nobody to go on with the objects: crash-only   \
-				    */
+#define DRAIN_DEADLINE_US 5000000u /* without progress: nobody to go on with the objects; crash-only then */
+#define DRAIN_MOST_US 10000000u /* thousands of objects; with the steps behind it less than TimeoutStopSec */
 #define NO_LEADER_US      1000000u /* an election takes less */
 #define FRONT_DEADLINE_US 5000000u
 #define STORES_DEADLINE_US 3000000u
@@ -90,7 +91,7 @@ struct drain {
 	struct node *node;
 	uint64_t deadline_us, begun_us;
 	bool begun;
-	unsigned left[SHARDS_MAX];
+	unsigned left[SHARDS_MAX], least;
 };
 
 static void drain_look(struct drain *d);
@@ -120,6 +121,10 @@ static void on_looked(struct wait *w, int rc)
 	d->begun = true;
 	for (unsigned i = 0; i < n->shard_count; i++)
 		left += d->left[i];
+	if (left < d->least) {
+		d->least = left;
+		d->deadline_us = MIN(now + DRAIN_DEADLINE_US, d->begun_us + DRAIN_MOST_US);
+	}
 	if (!atomic_load_explicit(&n->leader_known, memory_order_relaxed) &&
 	    now - d->begun_us >= NO_LEADER_US)
 		d->deadline_us = now;
@@ -156,6 +161,7 @@ void node_stop(struct node *n)
 	node_event(n, 0, "NODE_STOPPING", text);
 	d = xcalloc(1, sizeof(*d)); /* until the exit */
 	d->node = n;
+	d->least = UINT_MAX;
 	d->job = (struct admin_shard_job){.run = drain_on_shard, .arg = d};
 	d->wait.resume = on_looked;
 	d->begun_us = loop_mono_us(n->loop);

@@ -43,6 +43,19 @@ def until(what, fn, limit):
     print(f"    {what:<28} {time.monotonic() - begun:8.1f} s")
 
 
+def serving(node):
+    return int(re.search(r"ashlar_replication_serving\{.*\} (\d+)", lab.metrics(node)).group(1))
+
+
+def idle(seconds=10):
+    """CPU of all nodes together, in percent of one core."""
+    pids = [int(p) for p in re.findall(r"NODE\d_PID=(\d+)", lab.do("env"))]
+    ticks = lambda: sum(sum(int(x) for x in open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[11:13]) for p in pids)
+    before = ticks()
+    time.sleep(seconds)  # what is measured is a time
+    print(f"    idle: {100 * (ticks() - before) / os.sysconf('SC_CLK_TCK') / seconds:.1f} % of a core, {len(pids)} nodes together")
+
+
 def memory():
     nodes = lab.json("node", "list")["nodes"]
     print("    resident: " + ", ".join(f"{n['name']} {n.get('resident_bytes', 0) >> 20} MiB" for n in nodes))
@@ -86,6 +99,8 @@ for n in names:
 until("all served, all in sync", lambda: all_served(names), 240)
 memory()
 questions(names, total)
+until("scrub to be done", lambda: all(json.loads(lab.ashlar("diskgroup", "show", g, "-o", "json"))["scrub"]["finished_s"] for g in (1, 2, 3)), 120)
+idle()
 
 step("what is listed of a large volume is what something is wrong with")
 text = lab.ashlar("volume", "show", names[0])
@@ -94,8 +109,7 @@ if "16386 of 16386 objects are served" not in text or len(text.splitlines()) > 6
 
 step("node 3 is killed: what it served is served by others")
 lab.do("kill", "3")
-until("all served by two", lambda: all(o["state"] == "serving" for n in names
-                                        for o in lab.json("volume", "show", n)["objects"]), 120)
+until("all served by two", lambda: serving(1) + serving(2) == total, 120)
 step("and comes back")
 begun = time.monotonic()
 lab.do("start", "3")
