@@ -446,7 +446,7 @@ static void tick(struct timer *t)
 {
 	struct replicator *r = container_of(t, struct replicator, tick);
 	uint64_t now = now_us(r);
-	struct list work = LIST_INIT(work), *n;
+	struct list work = LIST_INIT(work), waiting = LIST_INIT(waiting), *n;
 	struct group *g;
 	struct store_stats st;
 
@@ -468,13 +468,19 @@ static void tick(struct timer *t)
 	while ((n = list_pop_front(&work))) {
 		struct object *o = list_entry(n, struct object, busy);
 
-		o->in_busy = false;
+		o->in_busy = o->join_waits = false;
 		if (object_tick(o, now))
 			object_busy(o);
+		if (o->in_busy && o->join_waits) {
+			list_del(&o->busy);
+			list_push_back(&waiting, &o->busy);
+		}
 		if (!o->listed && !o->store && !o->refs && !o->primary && !o->in_busy &&
 		    !r->stopping)
 			object_free(o);
 	}
+	list_splice_back(&waiting, &r->busy);
+	list_splice_back(&r->busy, &waiting);
 	damage_tick(r);
 	audit_tick(r);
 	if (!list_empty(&r->gated)) {

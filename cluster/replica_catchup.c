@@ -226,6 +226,7 @@ void fill_start(struct member *m, const struct msg_joined *j)
 	m->fill = f;
 	list_push_back(&p->r->fills, &f->link);
 	p->r->stats.syncing++;
+	m->session->fills++;
 	/* The uncommitted tail counts: the target did not get it (Y2). */
 	f->folds =
 		(struct store_folds){.folds = f->mine,
@@ -659,6 +660,7 @@ void fill_end(struct member *m)
 	f->member = NULL;
 	list_del(&f->link);
 	f->primary->r->stats.syncing--;
+	m->session->fills--;
 	for (unsigned i = 0; i < FILL_COPIES_MAX; i++) {
 		struct copy *c = &f->copies[i];
 

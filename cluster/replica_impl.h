@@ -71,7 +71,7 @@ struct session {
 	unsigned fences_owed;
 	struct list holds;
 	struct list members; /* of primaries here, joined or joining on this session */
-	unsigned joining;    /* of them */
+	unsigned joining[2], fills; /* of them: those that count, those that do not; being filled */
 	struct list acks;    /* struct inbound that owe an ACK */
 	bool credits_changed;
 	uint64_t unacked_bytes;
@@ -130,6 +130,7 @@ struct object {
 	struct replicator *r;
 	uint64_t id;
 	bool listed, dirty, creating, diverged, resigning, in_busy;
+	bool join_waits; /* a member of it waits for its turn to join */
 	bool moved; /* once since the node began to stop: two that stop must not play ping-pong */
 	bool behind;   /* of I, and lacks acknowledged writes: serves nothing until it is out, and filled */
 	bool no_space; /* the last copy sent to it found none */

@@ -7,8 +7,8 @@
 #define JOIN_AGAIN_US 50000u
 /* Under way at once: a node that is new or comes back has thousands to join, and each costs its log a record.
  * What else it is asked, beacons first of all, comes behind them on the stream. */
-#define JOINS_MAX 256u /* on a stream */
-#define FILLS_MAX 256u /* copies and returns in this shard: each remembers the pages of its object */
+#define JOINS_MAX 256u /* on a stream, of members that count, and as many of those that do not */
+#define FILLS_MAX 256u /* copies and returns on a stream: each remembers the pages of its object */
 
 /* ---- Joins ----------------------------------------------------------------------------------- */
 
@@ -24,19 +24,24 @@ struct member *primary_member(struct primary *p, const struct session *s, uint32
 
 static void member_set(struct member *m, enum member_state state)
 {
-	if (m->session)
-		m->session->joining += (state == MEMBER_JOINING) - (m->state == MEMBER_JOINING);
+	if (m->session && state == MEMBER_JOINING && m->state != MEMBER_JOINING)
+		m->session->joining[m->as_syncing]++;
+	else if (m->session && m->state == MEMBER_JOINING && state != MEMBER_JOINING)
+		m->session->joining[m->as_syncing]--;
 	m->state = state;
 }
 
-/* The tick tries again. What a takeover has to know of members that are out is never put off (T1). */
+/* The tick tries again, those first that have waited: who is refused again and again does not stand in their
+ * way. What a takeover has to know of members that are out is never put off (T1). */
 static bool has_to_wait(const struct member *m, const struct session *s)
 {
-	const struct primary *p = m->primary;
+	struct primary *p = m->primary;
+	bool waits = s->joining[!m->want] >= JOINS_MAX || (!m->want && s->fills >= FILLS_MAX);
 
 	if (!m->want && p->state != PRIMARY_SERVE)
 		return false;
-	return s->joining >= JOINS_MAX || (!m->want && p->r->stats.syncing >= FILLS_MAX);
+	p->object->join_waits |= waits;
+	return waits;
 }
 
 /* The join is void: nothing that was sent in it counts, and nothing is remembered of a catch-up
@@ -86,10 +91,10 @@ static void join(struct member *m)
 	memcpy(j.epochs, p->header.epochs, sizeof(j.epochs));
 	msg_join_encode(&j, &w);
 	m->session = s;
+	m->as_syncing = j.syncing;
 	list_push_back(&s->members, &m->in_session);
 	member_set(m, MEMBER_JOINING);
 	m->join = p->joins;
-	m->as_syncing = j.syncing;
 	m->since_us = m->ack_us = now_us(o->r);
 	session_send(s, OP_JOIN, &w, NULL);
 }

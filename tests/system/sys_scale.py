@@ -122,6 +122,8 @@ begun = time.monotonic()
 lab.do("stop", "2")
 drained = re.findall(r"objects_left=(\d+) after_us=(\d+)", open(lab.path(2, "log"), errors="replace").read())[-1]
 print(f"    {'clean stop':<28} {time.monotonic() - begun:8.1f} s, {drained[0]} objects left, drained in {int(drained[1]) / 1e6:.1f} s")
+if drained[0] != "0":
+    fail("not all went over: what was taken over there is not served before the node is gone")
 lab.do("start", "2")
 until("all served, all in sync", lambda: all_served(names), 240)
 questions(names, total)
