@@ -25,6 +25,7 @@ struct audit {
 	uint32_t page;
 	unsigned member, tries;
 	uint64_t pages, passes;
+	uint64_t here, counted_us; /* pages of all that is served here, counted now and then */
 	/* the question under way */
 	struct object *o;
 	bool waiting, seen; /* for an answer; page known to exist */
@@ -53,13 +54,17 @@ static struct object *object_from(struct replicator *r, uint64_t id)
 	return best;
 }
 
-static uint64_t pages_here(struct replicator *r)
+/* For the pace: as of some seconds ago is good enough, and a walk over all objects costs. */
+static uint64_t pages_here(struct audit *a, uint64_t now)
 {
 	struct object *o;
-	uint64_t n = 0;
 
-	list_for_each(o, &r->objects, link) if (serving(o)) n += object_blocks(o) / PAGE_BLOCKS;
-	return n;
+	if (a->here && now - a->counted_us < NOTHING_US)
+		return a->here;
+	a->counted_us = now;
+	a->here = 0;
+	list_for_each(o, &a->r->objects, link) if (serving(o)) a->here += object_blocks(o) / PAGE_BLOCKS;
+	return a->here;
 }
 
 static void next_page(struct audit *a)
@@ -306,7 +311,7 @@ void audit_tick(struct replicator *r)
 	audit_next(a);
 	if (a->asked)
 		return;
-	n = pages_here(r);
+	n = pages_here(a, now);
 	if (a->pages != before)
 		a->due_us = now + a->pass_s * 1000000 / MAX(n, 1) * (a->pages - before);
 	else if (!n)
