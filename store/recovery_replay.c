@@ -45,7 +45,9 @@ void recovery_object(struct store *s, const struct tier_object *t)
 	o->damaged = st.flags & STORED_DAMAGED;
 	o->destaged = st.destaged;
 	o->born = st.born;
-	o->base = o->known = o->last = st.h.commit;
+	/* Known is what the log has said so far. The map's commit may be of after a cut that is still to come
+	 * here, and would make committed what that cut takes back. */
+	o->base = o->last = st.h.commit;
 	o->replaying = true;
 }
 

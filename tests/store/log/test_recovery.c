@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recovery: torn tails, damage, sealed lanes, other shard counts, lost logs. */
+#include <unistd.h>
+
 #include "tests/store/log/fake_tier.h"
 #include "tests/store/log/rig.h"
 
@@ -309,6 +311,50 @@ TEST(recovery, released_segments_stay_released)
 	EXPECT(!store_is_damaged(rig_object(&d, 2, 1)));
 	EXPECT_EQ(rig_last(&d, 2).seq, seq);
 	rig_close(&d);
+}
+
+/* A record that a cut took back stays so, though the map's header knows by now of a commit beyond it: what
+ * was copied after the cut says what the page has only together with what was left. */
+TEST(recovery, cut_below_the_commit_of_the_map)
+{
+	struct rig r, c;
+	struct record rec = rec_write(1, 1, 3, 1);
+	struct object_header h = {.seen = 2, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
+	struct log_batch_header b;
+	uint8_t first[BLOCK_SIZE];
+	uint64_t segment;
+	unsigned headers;
+
+	rig_make(&r, "cut-map", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	for (uint64_t id = 2; id <= 3; id++) {
+		EXPECT_OK(rig_create(&r, id, 1));
+		EXPECT_OK(rig_append(&r, id, &rec, 1));
+	}
+	rig_close(&r);
+	segment = find_batch(&r, 0, 1, &b) - BLOCK_SIZE;
+	rig_peek(&r, 0, segment, first, sizeof(first));
+
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){0}));
+	rec = (struct record){
+		.kind = RECORD_COPY, .version = {2, 2}, .commit = {2, 2}, .blocks = PAGE_BLOCKS};
+	EXPECT_OK(rig_append(&r, 2, &rec, 2)); /* block 3 is a hole on both sides */
+	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE, &h, (struct version){2, 2}));
+	rig_commit(&r, 2, 2, 2);
+	headers = fake_tier_headers();
+	EXPECT_OK(rig_header(&r, 3, RECORD_CUT, &h, (struct version){0}));
+	while (fake_tier_headers() < headers + 2) /* nothing holds the first segment any more */
+		usleep(1000);
+	expect_block(&r, 2, 3, 0);
+	rig_crash_copy(&r, &c, "cut-map2", NULL, NULL);
+	rig_close(&r);
+
+	rig_poke(&c, 0, segment, first, sizeof(first)); /* that it is released may not have come so far */
+	EXPECT_OK(rig_open(&c, 1));
+	EXPECT_EQ(rig_last(&c, 2).seq, 2);
+	expect_block(&c, 2, 3, 0);
+	rig_close(&c);
 }
 
 /* Killed with batches in flight at many moments: all that was answered is there. */
