@@ -110,6 +110,26 @@ static void fault_silence(struct sim_node *s)
 
 /* ---- False suspicion (S1): safety may not rest on its being right ---- */
 
+static bool group_failed(const struct sim_node *s)
+{
+	const struct node_group *g;
+
+	if (!sim_node_serves(s))
+		return false;
+	list_for_each(g, &s->node->groups, link) if (g->failed) return true;
+	return false;
+}
+
+/* Else the only copy in sync might become one that is not there. */
+bool sim_may_take_over(struct sim_node *s)
+{
+	if (group_failed(s))
+		return false;
+	if (sim_node_serves(s))
+		s->map_lost = false;
+	return !s->map_lost;
+}
+
 static void suspect(unsigned node)
 {
 	const struct map *m = sim_newest_map();
@@ -132,6 +152,8 @@ static void suspect(unsigned node)
 		return;
 	ch = (struct object_change){.object = o->id, .epoch = o->epoch};
 	if (node || sim_chance(0.7)) {
+		if (!sim_may_take_over(&sim.node[n->id]))
+			return;
 		ch.op = OBJ_TAKEOVER;
 		ch.node = ch.proposer = n->id;
 		ch.incarnation = n->incarnation;
@@ -205,11 +227,19 @@ static void fault_slow(struct sim_node *s)
 	sim_disks_slow(s, hi, reads, sim_rand(100, 1500) * SIM_MS);
 }
 
+/* Also those by which the volume grew, which no client uses. */
+static uint32_t objects_of(const struct map *m)
+{
+	const struct map_volume *v = m ? map_volume(m, sim.volume) : NULL;
+
+	return v ? v->objects : 0;
+}
+
 bool sim_members_in(void)
 {
 	const struct map *m = sim_newest_map();
 
-	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+	for (uint32_t i = 0; i < objects_of(m); i++) {
 		const struct map_object *o = map_object(m, object_id(sim.volume, i));
 
 		if (!o || map_in_count(o) != o->member_count)
@@ -222,7 +252,7 @@ static bool is_out(const struct sim_node *s)
 {
 	const struct map *m = sim_newest_map();
 
-	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+	for (uint32_t i = 0; i < objects_of(m); i++) {
 		const struct map_object *o = map_object(m, object_id(sim.volume, i));
 
 		for (unsigned k = 0; o && k < o->member_count; k++)
@@ -354,6 +384,7 @@ static void lose_map_now(void *arg, const struct command_result *r)
 		return;
 	if (sim_has_applied(r->index) && (is_out(s) || sim_members_in())) {
 		sim_trace("node %u loses its map", s->number);
+		s->map_lost = true;
 		vdb_remove(s->host, SIM_DB);
 		sim.counts.reformats++;
 		restart(s);
@@ -543,7 +574,7 @@ static bool others_in(const struct sim_node *s)
 {
 	const struct map *m = sim_newest_map();
 
-	for (uint32_t i = 0; m && i < sim.plan.objects; i++) {
+	for (uint32_t i = 0; i < objects_of(m); i++) {
 		const struct map_object *o = map_object(m, object_id(sim.volume, i));
 		bool other = false;
 
@@ -568,16 +599,6 @@ static struct sim_node *pick_broken(void)
 }
 
 static void look_again(void *arg);
-
-static bool group_failed(const struct sim_node *s)
-{
-	const struct node_group *g;
-
-	if (!sim_node_serves(s))
-		return false;
-	list_for_each(g, &s->node->groups, link) if (g->failed) return true;
-	return false;
-}
 
 void sim_heal(void)
 {

@@ -142,7 +142,7 @@ static void do_takeover(struct act *a)
 		c.node = c.proposer = n->id;
 		c.incarnation = n->incarnation;
 	}
-	if (c.node)
+	if (c.node && sim_may_take_over(a->from))
 		sim_submit_changes(&c, 1);
 	if (a->us <= TRY_US)
 		return;

@@ -50,6 +50,7 @@ struct sim_node {
 	bool broken; /* for good */
 	bool gone;   /* it was removed from the cluster, and knows it */
 	bool down;   /* a fault keeps it down until its restart */
+	bool map_lost; /* and its group has not begun anew yet */
 	unsigned starts, exits, join_step;
 	/* On its system disk. */
 	uint32_t incarnation;
@@ -158,6 +159,7 @@ void sim_heal(void);
 bool sim_broken_ask(void); /* false: Raft cannot do without it, and it has come back */
 bool sim_broken_known(void); /* whether the broken one may be: Raft answered */
 void sim_broken_decide(void);
+bool sim_may_take_over(struct sim_node *s); /* its node might propose it: its group is not closed */
 void sim_silence(struct vhost *from, struct vhost *to, unsigned classes, uint64_t us);
 void sim_restart_in(struct sim_node *s, uint64_t us);
 void sim_disks_slow(struct sim_node *s, uint64_t max_us, bool reads, uint64_t us);
