@@ -27,7 +27,7 @@ static const struct row {
 	P(JUMP, "rules_failover", "failover.told_that_the_leader_is_gone"),
 	P(REPLAY, "rules_tier", "tier.replayed_and_foreign_records_change_nothing"),
 	P(SKIPPED, "rules_log", "store.skip_and_copy"),
-	P(EPOCHS_HOLD, "rules_whole", "model."),
+	P(EPOCHS_HOLD, "rules_log", "recovery.history_given_up_whose_cut_is_gone"),
 	P(NAMED, "rules_release", "release.is_durable_before_a_segment_is_written_over"),
 	P(LANES_EMPTY, "rules_release", "release.of_this_session_comes_after_those_before"),
 	P(LOG_READERS, "rules_release", "release.waits_for_the_reads_begun_before"),

@@ -313,17 +313,61 @@ TEST(recovery, released_segments_stay_released)
 	rig_close(&d);
 }
 
+/* Where the lane's first segment begins, and its header, to put back: that it is released may not have come
+ * so far when the power went, though that of a later one has. */
+struct first_segment {
+	uint64_t off;
+	uint8_t header[BLOCK_SIZE];
+};
+
+static void first_segment_take(struct rig *r, struct first_segment *f)
+{
+	struct log_batch_header b;
+
+	f->off = find_batch(r, 0, 1, &b) - BLOCK_SIZE;
+	rig_peek(r, 0, f->off, f->header, sizeof(f->header));
+}
+
+static bool earlier_segments_left(struct rig *r)
+{
+	struct store *s = r->store;
+	bool left = atomic_load(&s->legacy_left);
+
+	pthread_mutex_lock(&s->lock);
+	for (unsigned i = 0; i < s->seg_count; i++)
+		left |= s->segs[i].state == SEG_RELEASING;
+	pthread_mutex_unlock(&s->lock);
+	return left;
+}
+
+static int saves_headers(void *arg, struct wait *w)
+{
+	struct rig *r = arg;
+
+	return r->store->shards[0].headers.busy ? 0 : -ERR_NOT_FOUND;
+}
+
+/* What an object has not committed holds the segments of earlier sessions, until it is cut. The tier is
+ * paused: the headers that are saved then are of objects whose pages are in the log yet. */
+static void let_go(struct rig *r, uint64_t id, const struct object_header *h)
+{
+	EXPECT(earlier_segments_left(r));
+	EXPECT_OK(rig_header(r, id, RECORD_CUT, h, (struct version){0}));
+	while (rig_call(r, 0, saves_headers, r))
+		usleep(1000);
+	fake_tier_set_paused(false);
+	while (earlier_segments_left(r))
+		usleep(1000);
+}
+
 /* A record that a cut took back stays so, though the map's header knows by now of a commit beyond it: what
  * was copied after the cut says what the page has only together with what was left. */
 TEST(recovery, cut_below_the_commit_of_the_map)
 {
 	struct rig r, c;
+	struct first_segment first;
 	struct record rec = rec_write(1, 1, 3, 1);
 	struct object_header h = {.seen = 2, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
-	struct log_batch_header b;
-	uint8_t first[BLOCK_SIZE];
-	uint64_t segment;
-	unsigned headers;
 
 	rig_make(&r, "cut-map", 1, false, 192 * MIB);
 	EXPECT_OK(rig_open(&r, 1));
@@ -332,28 +376,69 @@ TEST(recovery, cut_below_the_commit_of_the_map)
 		EXPECT_OK(rig_append(&r, id, &rec, 1));
 	}
 	rig_close(&r);
-	segment = find_batch(&r, 0, 1, &b) - BLOCK_SIZE;
-	rig_peek(&r, 0, segment, first, sizeof(first));
+	first_segment_take(&r, &first);
 
 	EXPECT_OK(rig_open(&r, 1));
+	fake_tier_set_paused(true);
 	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){0}));
 	rec = (struct record){
 		.kind = RECORD_COPY, .version = {2, 2}, .commit = {2, 2}, .blocks = PAGE_BLOCKS};
 	EXPECT_OK(rig_append(&r, 2, &rec, 2)); /* block 3 is a hole on both sides */
 	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE, &h, (struct version){2, 2}));
 	rig_commit(&r, 2, 2, 2);
-	headers = fake_tier_headers();
-	EXPECT_OK(rig_header(&r, 3, RECORD_CUT, &h, (struct version){0}));
-	while (fake_tier_headers() < headers + 2) /* nothing holds the first segment any more */
-		usleep(1000);
+	let_go(&r, 3, &h);
 	expect_block(&r, 2, 3, 0);
 	rig_crash_copy(&r, &c, "cut-map2", NULL, NULL);
 	rig_close(&r);
 
-	rig_poke(&c, 0, segment, first, sizeof(first)); /* that it is released may not have come so far */
+	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
 	EXPECT_OK(rig_open(&c, 1));
 	EXPECT_EQ(rig_last(&c, 2).seq, 2);
 	expect_block(&c, 2, 3, 0);
+	rig_close(&c);
+}
+
+/* A record of a history that was given up is told by the epoch table (I4) when the segment with its cut is
+ * gone, and with it the record that has its number now. */
+TEST(recovery, history_given_up_whose_cut_is_gone)
+{
+	struct rig r, c;
+	struct first_segment first;
+	struct record rec = rec_write(1, 1, 3, 1);
+	struct object_header h = {.seen = 2, .epochs = {{2, 1}}, .epoch_count = 1};
+
+	rig_make(&r, "given-up", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	for (uint64_t id = 2; id <= 3; id++) {
+		EXPECT_OK(rig_create(&r, id, 1));
+		EXPECT_OK(rig_append(&r, id, &rec, 1));
+	}
+	rig_close(&r);
+	first_segment_take(&r, &first);
+
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){0}));
+	rec = rec_write(2, 1, PAGE_BLOCKS, 1);
+	EXPECT_OK(rig_append(&r, 2, &rec, 1));
+	rig_commit(&r, 2, 2, 1);
+	EXPECT_OK(rig_flush(&r));
+	rig_close(&r);
+
+	EXPECT_OK(rig_open(&r, 1));
+	fake_tier_set_paused(true);
+	rec = rec_write(2, 2, 2 * PAGE_BLOCKS, 1);
+	rec.commit = rec.version;
+	EXPECT_OK(rig_append(&r, 2, &rec, 2));
+	let_go(&r, 3, &h);
+	rig_crash_copy(&r, &c, "given-up2", NULL, NULL);
+	rig_close(&r);
+
+	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
+	EXPECT_OK(rig_open(&c, 1));
+	EXPECT_EQ(rig_last(&c, 2).seq, 2);
+	expect_block(&c, 2, 3, 0);
+	expect_block(&c, 2, PAGE_BLOCKS, 1);
+	expect_block(&c, 2, 2 * PAGE_BLOCKS, 2);
 	rig_close(&c);
 }
 
