@@ -215,6 +215,16 @@ static void page_took(struct shard *sh, struct page_node *p, const struct log_ta
 	}
 }
 
+/* What is here is of a history that was given up (force), and may have higher numbers than what comes now: it
+ * is older than all of that. */
+static void page_outlived(struct page_node *p)
+{
+	for (unsigned i = 0; i < p->count; i++)
+		p->entries[i].seq = 0;
+	p->copy_seq = 0;
+	p->copied |= p->destaging; /* its end says nothing of what comes now */
+}
+
 static void apply_copy(struct shard *sh, const struct log_tail *t)
 {
 	const struct record *r = &t->r;
@@ -263,6 +273,8 @@ void index_apply(struct shard *sh, const struct log_tail *t)
 
 		if (!skip) {
 			p = page_for(sh, t, b / PAGE_BLOCKS, &fresh);
+			if (r->version.seq <= p->version.seq && !epochs_hold(&t->object->h, p->version))
+				page_outlived(p);
 			if (r->version.seq > p->copy_seq &&
 			    !(p->base_known && version_cmp(r->version, p->base) <= 0)) {
 				if (r->kind == RECORD_WRITE)
@@ -327,6 +339,12 @@ static struct page_node *drop_upto(struct shard *sh, struct page_node *p, struct
 	return p;
 }
 
+/* The log's page is of a history that was given up, and the map's came after it. */
+static bool outlived_by(const struct store_object *o, struct version version, const struct map_page *map)
+{
+	return !epochs_hold(&o->h, version) && version_cmp(version, map->version) < 0;
+}
+
 struct page_node *page_check(struct shard *sh, struct page_node *p, const struct map_page *map)
 {
 	if (!p->unchecked || p->destaging)
@@ -334,7 +352,11 @@ struct page_node *page_check(struct shard *sh, struct page_node *p, const struct
 	p->unchecked = false;
 	p->base_known = true;
 	p->base = map->version;
-	if (!map->version.seq || !rule(RULE_REPLAY) || !epochs_hold(&p->object->h, map->version))
+	if (!map->version.seq || !rule(RULE_REPLAY))
+		return p;
+	if (outlived_by(p->object, p->version, map))
+		page_outlived(p);
+	else if (!epochs_hold(&p->object->h, map->version))
 		return p;
 	return drop_upto(sh, p, map->version, tier_damage(sh->store->tier, map) != 0);
 }
@@ -367,6 +389,7 @@ void page_destage_failed(struct shard *sh, struct page_node *p)
 void page_view(const struct page_node *p, struct page_view *v)
 {
 	memset(v->kind, VIEW_NONE, sizeof(v->kind));
+	v->version = p ? p->version : (struct version){0};
 	for (unsigned i = 0; p && i < p->count; i++) {
 		const struct log_entry *e = &p->entries[i];
 
@@ -384,10 +407,12 @@ void page_view(const struct page_node *p, struct page_view *v)
 void page_view_prune(const struct store_object *o, struct page_view *v, const struct map_page *map,
 		     bool damaged)
 {
-	if (!epochs_hold(&o->h, map->version))
+	bool outlived = outlived_by(o, v->version, map);
+
+	if (!outlived && !epochs_hold(&o->h, map->version))
 		return;
 	for (unsigned b = 0; b < PAGE_BLOCKS; b++)
 		if (v->kind[b] != VIEW_NONE &&
-		    (v->seq[b] < map->version.seq || (v->seq[b] == map->version.seq && !damaged)))
+		    (outlived || v->seq[b] < map->version.seq || (v->seq[b] == map->version.seq && !damaged)))
 			v->kind[b] = VIEW_NONE;
 }

@@ -558,6 +558,56 @@ TEST(store, write_over_an_unfinished_copy)
 	rig_close(&r);
 }
 
+/* Filled from a replica that was forced, and had forgotten what its own unfinished copy knew: its numbers begin
+ * below those of its pages. What is written behind the copy of such a page lies over it, whatever of both is in
+ * the map. */
+static void write_over_an_outlived_page(const char *name, bool flushed)
+{
+	struct rig r;
+	struct pages_args a = {.r = &r};
+	struct record rec = {.kind = RECORD_COPY,
+			     .version = {1, 9},
+			     .commit = {2, 1},
+			     .blocks = 64,
+			     .copy_data = 7};
+	struct object_header h = {.seen = 2, .epochs = {{2, 1}}, .epoch_count = 1};
+
+	rig_make(&r, name, 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
+	EXPECT_OK(rig_append(&r, 2, &rec, 9));
+	if (flushed)
+		EXPECT_OK(rig_flush(&r));
+	for (uint64_t seq = 2; seq <= 3; seq++) {
+		rec = rec_write(2, seq, (uint32_t)seq - 2, 1);
+		EXPECT_OK(rig_append(&r, 2, &rec, seq));
+	}
+	for (unsigned lives = 0; lives < 4; lives++) {
+		rig_commit(&r, 2, 2, 3);
+		expect_block(&r, 2, 0, 2);
+		expect_block(&r, 2, 1, 3);
+		expect_inner(&r, 2, 2, 9, 2);
+		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
+		EXPECT(version_eq(a.versions.versions[0], (struct version){2, 3}));
+		if (lives == 2)
+			EXPECT_OK(rig_flush(&r));
+		rig_close(&r);
+		EXPECT_OK(rig_open(&r, 1));
+	}
+	rig_close(&r);
+}
+
+TEST(store, write_over_an_outlived_page_in_the_map)
+{
+	write_over_an_outlived_page("outlived-map", true);
+}
+
+TEST(store, write_over_an_outlived_page_in_the_log)
+{
+	write_over_an_outlived_page("outlived-log", false);
+}
+
 /* What comes behind a copy lies over it, also when all go into the log at once and the commit is known. */
 struct burst_args {
 	struct rig *r;
