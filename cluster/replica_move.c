@@ -304,12 +304,14 @@ static bool should_resign(const struct object *o)
 	return n && session_for(o->r, o, n->id);
 }
 
-/* All primaries go to whoever can take them; of a node that stops, replicas then resign. */
-static unsigned leave(struct replicator *r, uint64_t now)
+/* All primaries go to whoever can take them; of a node that stops, replicas then resign. How many are to go;
+ * *stay: others have nobody to go to now. */
+static unsigned leave(struct replicator *r, uint64_t now, bool *stay)
 {
 	struct object *o;
 	unsigned left = 0;
 
+	*stay = false;
 	list_for_each(o, &r->objects, link)
 	{
 		struct primary *p = o->primary;
@@ -321,6 +323,7 @@ static unsigned leave(struct replicator *r, uint64_t now)
 		}
 		if (p && !(r->draining && o->moved))
 			to = successor(p, 0, now);
+		*stay |= p && !to;
 		if (to) {
 			left++;
 			if (movable(p, now) && r->move_count < MOVES_MAX && leader_known(r))
@@ -337,8 +340,10 @@ static unsigned leave(struct replicator *r, uint64_t now)
 
 void replicator_drain(struct replicator *r)
 {
+	bool stay;
+
 	r->draining = true;
-	r->draining_left = leave(r, now_us(r));
+	r->draining_left = leave(r, now_us(r), &stay);
 }
 
 unsigned replicator_drain_left(struct replicator *r)
@@ -348,15 +353,20 @@ unsigned replicator_drain_left(struct replicator *r)
 
 void moves_tick(struct replicator *r, uint64_t now)
 {
+	bool stay;
+
 	moves_run(r);
 	if (r->draining) {
-		r->draining_left = leave(r, now);
+		r->draining_left = leave(r, now, &stay);
 		return;
 	}
 	if (!r->homes_look || now < r->look_us || !leader_known(r))
 		return;
 	if (in_maintenance(r, r->node)) { /* somebody waits for it: with every tick */
-		r->homes_look = leave(r, now) > 0;
+		r->homes_look = leave(r, now, &stay) > 0;
+		if (!r->homes_look) /* a successor that comes back need not change the map */
+			r->look_us = now + LOOK_US;
+		r->homes_look |= stay;
 		return;
 	}
 	r->look_us = now + LOOK_US;

@@ -224,6 +224,7 @@ bool sim_case_damage(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);
 bool sim_case_move(uint64_t seed);
 bool sim_case_stop(uint64_t seed);
+bool sim_case_maintenance(uint64_t seed);
 bool sim_case_slow_log(uint64_t seed);
 bool sim_case_full_tail(uint64_t seed);
 bool sim_case_evacuate(uint64_t seed);

@@ -193,8 +193,8 @@ static int run_cases(uint64_t from, uint64_t count)
 	for (uint64_t i = from; i < from + count; i++) {
 		if (sim_case_repair(i) && sim_case_damage(i) &&
 		    sim_case_attachment(i) && sim_case_move(i) &&
-		    sim_case_stop(i) && sim_case_slow_log(i) && sim_case_full_tail(i) &&
-		    sim_case_full_member(i) &&
+		    sim_case_stop(i) && sim_case_maintenance(i) && sim_case_slow_log(i) &&
+		    sim_case_full_tail(i) && sim_case_full_member(i) &&
 		    sim_case_evacuate(i) &&
 		    sim_case_rebuild(i) && sim_case_reopen(i) && sim_case_old_map(i) &&
 		    sim_case_dead_successor(i) && sim_case_lost(i) && sim_case_differ(i) &&
