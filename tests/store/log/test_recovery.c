@@ -442,6 +442,60 @@ TEST(recovery, history_given_up_whose_cut_is_gone)
 	rig_close(&c);
 }
 
+/* A page of a history that was given up comes back from a first segment that lost the mark of its release, and the
+ * copy that took its place is in the map only: the map's counts, though its number is lower. */
+TEST(recovery, history_given_up_whose_copy_is_in_the_map)
+{
+	struct rig r, c;
+	struct first_segment first;
+	struct record rec = {.kind = RECORD_COPY,
+			     .version = {1, 9},
+			     .commit = {1, 9},
+			     .blocks = PAGE_BLOCKS,
+			     .copy_data = 3};
+	struct record held = rec_write(1, 1, 0, 1);
+	struct object_header h = {.seen = 2, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
+	uint64_t seq = 0;
+
+	rig_make(&r, "outlived", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	for (uint64_t id = 2; id <= 4; id++)
+		EXPECT_OK(rig_create(&r, id, 1));
+	EXPECT_OK(rig_append(&r, 4, &held, 1)); /* as long as it is not committed, nothing is released */
+	EXPECT_OK(rig_append(&r, 2, &rec, 9));
+	while (atomic_load(&r.store->generation) < r.store->session + 2) { /* the second segment */
+		rec = rec_write(1, ++seq, 0, 256);
+		rec.commit = (struct version){1, seq - 1};
+		EXPECT_OK(rig_append(&r, 3, &rec, seq));
+	}
+	rig_commit(&r, 3, 1, seq);
+	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
+	rec = (struct record){.kind = RECORD_COPY,
+			      .version = {2, 4},
+			      .commit = {2, 4},
+			      .blocks = PAGE_BLOCKS,
+			      .copy_data = 1,
+			      .copy_hole = 2};
+	EXPECT_OK(rig_append(&r, 2, &rec, 4));
+	rig_close(&r);
+	first_segment_take(&r, &first);
+
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_EQ(atomic_load(&r.store->legacy_left), 2);
+	rig_commit(&r, 3, 1, seq);
+	rig_commit(&r, 4, 1, 1);
+	while (earlier_segments_left(&r))
+		EXPECT_OK(rig_flush(&r));
+	rig_crash_copy(&r, &c, "outlived2", NULL, NULL);
+	rig_close(&r);
+
+	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
+	EXPECT_OK(rig_open(&c, 1));
+	expect_block(&c, 2, 0, 4);
+	expect_block(&c, 2, 1, 0);
+	rig_close(&c);
+}
+
 /* Killed with batches in flight at many moments: all that was answered is there. */
 TEST(recovery, crash_copies)
 {
