@@ -64,7 +64,7 @@ struct page_node *page_destaged(struct shard *sh, struct page_node *p, struct ve
 void page_destage_failed(struct shard *sh, struct page_node *p);
 void page_drop(struct shard *sh, struct page_node *p);
 void page_view(const struct page_node *p, struct page_view *v); /* p may be NULL */
-/* Voids what the map's page has already: nothing if that is of a history that was given up, all if the log's is
- * and the map's came after it; of a damaged page, what is of its very version may repair it. */
+/* Voids what the map's page has already: nothing if that is of a history that was given up, all if the log's
+ * is and the map's came after it; of a damaged page, what is of its very version may repair it. */
 void page_view_prune(const struct store_object *o, struct page_view *v, const struct map_page *map,
 		     bool damaged);

@@ -394,8 +394,8 @@ static bool none_is_left(void)
 	return true;
 }
 
-/* Maintenance begins while the other node does not answer for a moment, too short for it to be dropped. That it
- * answers again changes no map, and the primaries go to it all the same. */
+/* Maintenance begins while the other node does not answer for a moment, too short for it to be dropped. That
+ * it answers again changes no map, and the primaries go to it all the same. */
 bool sim_case_maintenance(uint64_t seed)
 {
 	struct sim_plan plan = {

@@ -558,9 +558,9 @@ TEST(store, write_over_an_unfinished_copy)
 	rig_close(&r);
 }
 
-/* Filled from a replica that was forced, and had forgotten what its own unfinished copy knew: its numbers begin
- * below those of its pages. What is written behind the copy of such a page lies over it, whatever of both is in
- * the map. */
+/* Filled from a replica that was forced, and had forgotten what its own unfinished copy knew: its numbers
+ * begin below those of its pages. What is written behind the copy of such a page lies over it, whatever of
+ * both is in the map. */
 static void write_over_an_outlived_page(const char *name, bool flushed)
 {
 	struct rig r;
