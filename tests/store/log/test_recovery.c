@@ -442,8 +442,8 @@ TEST(recovery, history_given_up_whose_cut_is_gone)
 	rig_close(&c);
 }
 
-/* A page of a history that was given up comes back from a first segment that lost the mark of its release, and
- * the copy that took its place is in the map only: the map's counts, though its number is lower. */
+/* A page of a history that was given up comes back from a first segment that lost the mark of its release,
+ * and the copy that took its place is in the map only: the map's counts, though its number is lower. */
 TEST(recovery, history_given_up_whose_copy_is_in_the_map)
 {
 	struct rig r, c;
