@@ -276,6 +276,7 @@ bool sim_all_quiet(void)
 
 #define REGIONS     3u
 #define LOOK_BLOCKS 14u
+#define FAILURES_MAX 16u /* of groups, met by the look at the end */
 static const uint32_t look_at[LOOK_BLOCKS] = {0,  1,  2,    3,    62,   63,    64,
 					      65, 70, 4096, 4097, 9000, 12032, 12160};
 
@@ -384,9 +385,16 @@ static unsigned look_count;
 static bool looked(void *arg)
 {
 	for (unsigned i = 0; i < look_count; i++)
-		if (!looks[i].ended)
+		if (!looks[i].ended && sim_node_serves(looks[i].node))
 			return false;
 	return true;
+}
+
+static struct group *first_group(const struct sim_node *s)
+{
+	if (list_empty(&s->node->shards[0].replicator->groups))
+		return NULL;
+	return list_first(&s->node->shards[0].replicator->groups, struct group, link);
 }
 
 static void compare(const struct look *a, const struct look *b, uint32_t object)
@@ -409,10 +417,13 @@ static void compare(const struct look *a, const struct look *b, uint32_t object)
 				 object, look_at[i], a->node->number, b->node->number);
 }
 
-/* A damaged table of the map may be met here first: the group fails, and opens again as at any other time. */
-static bool meets_damage(int rc)
+/* What fails a group may have come a moment ago, or be met here first, as a damaged table of its map: it
+ * opens again as at any other time. And a node may hear only now that it was removed. */
+static bool fell_out(const struct look *l)
 {
-	return rc == -ERR_DEVICE && sim.counts.damages_met++ < sim.counts.map_damages;
+	if (!sim_node_serves(l->node))
+		return true;
+	return l->rc == -ERR_DEVICE && sim.counts.failures_met++ < FAILURES_MAX;
 }
 
 /* False: not to be told now. */
@@ -435,7 +446,7 @@ static bool compare_object(uint32_t index)
 	if (!simhost_run(looked, NULL, simhost_now_us() + 10 * SIM_S))
 		sim_fail("object %u: its replicas could not be looked at", index);
 	for (unsigned i = 0; i < look_count && !sim.failure[0]; i++) {
-		if (meets_damage(looks[i].rc))
+		if (fell_out(&looks[i]))
 			return false;
 		if (looks[i].rc)
 			sim_fail("object %u at node %u: %s", index, looks[i].node->number,
@@ -448,28 +459,27 @@ static bool compare_object(uint32_t index)
 
 /* ---- Maps, references and counters recounted (I8, I9) ---- */
 
+static struct sim_audit audit;
+
 static bool audited(void *arg)
 {
-	return ((struct sim_audit *)arg)->ended;
+	return audit.ended || !sim_node_serves(arg);
 }
 
 static void audit_node(struct sim_node *s)
 {
-	static struct sim_audit a;
 	struct group *g;
 
-	if (!sim_node_serves(s) || list_empty(&s->node->shards[0].replicator->groups))
+	g = sim_node_serves(s) ? first_group(s) : NULL;
+	if (!g || g->failed)
 		return;
-	g = list_first(&s->node->shards[0].replicator->groups, struct group, link);
-	if (g->failed)
-		return;
-	sim_audit_start(s->proc, g->store, &a);
-	if (!simhost_run(audited, &a, simhost_now_us() + 20 * SIM_S))
+	sim_audit_start(s->proc, g->store, &audit);
+	if (!simhost_run(audited, s, simhost_now_us() + 20 * SIM_S))
 		sim_fail("node %u: the recount does not end", s->number);
-	else if (a.differences || (a.bad_blocks && !bytes_are_hurt()))
+	else if (audit.ended && (audit.differences || (audit.bad_blocks && !bytes_are_hurt())))
 		sim_fail("node %u: a recount of its map differs in %llu places, %llu bad blocks",
-			 s->number, (unsigned long long)a.differences,
-			 (unsigned long long)a.bad_blocks);
+			 s->number, (unsigned long long)audit.differences,
+			 (unsigned long long)audit.bad_blocks);
 }
 
 static void compare_credits(struct sim_node *a, struct sim_node *b)

@@ -96,7 +96,7 @@ struct sim {
 	struct sim_counts {
 		uint64_t ops, reads, writes, faults, events, restarts, kills, cuts, pauses, blocks,
 			resets, rot, eio, reformats, duplicates, takeovers, promotions, drops,
-			fences, held, deep_pauses, resizes, joins, group_fails, map_damages, damages_met,
+			fences, held, deep_pauses, resizes, joins, group_fails, map_damages, failures_met,
 			operator_restarts, shapes, full, trims, device_fails, jobs, moved,
 			removals, dead_removals;
 	} counts;
