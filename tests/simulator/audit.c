@@ -13,12 +13,11 @@ static void *audit_thread(void *arg)
 	a->rc = tier_verify(a->store->tier, true, &found);
 	a->differences = found.differences;
 	a->bad_blocks = found.bad_blocks;
-	a->ended = true;
+	loop_post(a->loop, &a->done);
 	return NULL;
 }
 
-void sim_audit_start(struct vproc *p, struct store *s, struct sim_audit *out)
+void sim_audit_start(struct vproc *p, struct sim_audit *a)
 {
-	*out = (struct sim_audit){.store = s};
-	fiber_spawn(p, "audit", audit_thread, out);
+	fiber_spawn(p, "audit", audit_thread, a);
 }

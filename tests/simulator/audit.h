@@ -6,14 +6,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "node/loop/loop.h"
+
 struct vproc;
 struct store;
 
 struct sim_audit {
 	struct store *store;
-	bool ended;
+	struct loop *loop; /* gets `done` */
+	struct post done;
 	int rc;
 	uint64_t differences, bad_blocks;
 };
-/* From outside of any process; out->ended says when it is done. */
-void sim_audit_start(struct vproc *p, struct store *s, struct sim_audit *out);
+/* In a thread of its own. The store stays open until `done`. */
+void sim_audit_start(struct vproc *p, struct sim_audit *a);
