@@ -149,6 +149,7 @@ static int perform(struct ctl *c, const struct target *t, const char *method, co
 	struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
 	struct curl_slist *connect_to = NULL;
 	CURL *curl = curl_easy_init();
+	long os_error = 0;
 	CURLcode rc;
 
 	CHECK(curl);
@@ -167,6 +168,9 @@ static int perform(struct ctl *c, const struct target *t, const char *method, co
 	if (body || !strcmp(method, "POST") || !strcmp(method, "PATCH"))
 		curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body ? body : "");
 	rc = curl_easy_perform(curl);
+	curl_easy_getinfo(curl, CURLINFO_OS_ERRNO, &os_error);
+	if (rc == CURLE_COULDNT_CONNECT && t->unix_path && os_error) /* its own words are of a port */
+		snprintf(detail, sizeof(detail), "%s", strerror((int)os_error));
 	curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, status);
 	curl_easy_cleanup(curl);
 	curl_slist_free_all(headers);

@@ -33,7 +33,7 @@ static void print_overview(FILE *f)
 	      "https needs ASHLAR_CA, ASHLAR_CERT and ASHLAR_KEY (made by `ashlar cert issue "
 	      "operator NAME`).\n"
 	      "Exit codes: 0 done, 1 refused, 2 usage, 3 not found, 4 exists already, 5 would lose "
-	      "redundancy,\n"
+	      "redundancy or data,\n"
 	      "6 no quorum or unreachable, 7 no space, 8 timed out.\n",
 	      f);
 }

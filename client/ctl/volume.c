@@ -189,12 +189,19 @@ static int volume_delete(struct ctl *c, int argc, char **argv)
 	int rc;
 
 	rc = ctl_args(verb("delete"), argc, argv, o, ARRAY_LEN(o), &name, 1, 1);
-	if (rc == CTL_OK)
-		rc = confirm(name, yes);
 	if (rc != CTL_OK)
 		return rc;
 	CLEANUP(free_ptr) char *path = volume_path(name, "");
 
+	if (!yes) { /* nobody is asked about a volume that is not there */
+		rc = ctl_call(c, "GET", path, NULL, &j);
+		if (rc == CTL_OK)
+			json_free(j);
+	}
+	if (rc == CTL_OK)
+		rc = confirm(name, yes);
+	if (rc != CTL_OK)
+		return rc;
 	rc = ctl_call(c, "DELETE", path, NULL, &j);
 	return print_done(c, rc, j);
 }
@@ -472,13 +479,13 @@ static int volume_show(struct ctl *c, int argc, char **argv)
 
 const struct verb volume_verbs[] = {
 	{"volume", "create",
-	 "NAME --size SIZE [--copies N] [--min-in-sync N] [--compression on|off] [--dedup on|off]",
+	 "NAME --size SIZE [--copies N] [--min-in-sync N] [--compression lz4|off] [--dedup on|off]",
 	 "Makes a thin-provisioned volume (default: 2 copies, 1 in a cluster of one node; no data "
 	 "reduction).\n\n"
 	 "Copies go to different fault sets. Sizes are powers of 1024. Writes stop while fewer "
 	 "than --min-in-sync\n"
 	 "copies can be written (default 1).\n\n"
-	 "Example: ashlar volume create vm1 --size 100G --copies 2 --compression on",
+	 "Example: ashlar volume create vm1 --size 100G --copies 2 --compression lz4",
 	 volume_create},
 	{"volume", "list", "", "Lists the volumes.\n\nExample: ashlar volume list", volume_list},
 	{"volume", "show", "NAME [--brief] [--all]",

@@ -115,8 +115,10 @@ def volumes():
     answers[("POST", "/v1/volumes/a%2Fb/resize")] = (200, {"name": "a/b", "done": "resized"})
     expect(ashlar("volume", "resize", "a/b", "20G"), 0, out="resized")
     answers[("DELETE", "/v1/volumes/v1")] = (200, {"name": "v1", "done": "deleted"})
+    expect(ashlar("volume", "delete", "v1"), 3, err="no such thing")  # before anybody is asked
+    answers[("GET", "/v1/volumes/v1")] = (200, {"name": "v1"})
     expect(ashlar("volume", "delete", "v1"), 2, err="not confirmed")
-    check(not seen, "an unconfirmed delete sends nothing")
+    check([s[1] for s in seen] == ["GET"], "an unconfirmed delete deletes nothing")
     expect(ashlar("volume", "delete", "v1", stdin="v2\n"), 2)
     expect(ashlar("volume", "delete", "v1", stdin="v1\n"), 0, out="deleted")
     expect(ashlar("volume", "delete", "v1", "--yes"), 0, out="deleted")
