@@ -101,6 +101,8 @@ static bool finish_job(struct control *c, const struct state_job *j, const struc
 
 	if (j->state != JOB_RUNNING || r->left || j->kind == JOB_REMOVE)
 		return false; /* a removal ends with its node */
+	if (r->stranded && j->kind == JOB_EVACUATE)
+		return false; /* its replicas are still there: their node may come back */
 	if (r->stranded)
 		snprintf(ch.note, sizeof(ch.note),
 			 "done, but for %u objects without a copy in reach", r->stranded);

@@ -73,7 +73,7 @@ static void candidate_init(struct candidate *c, const struct map *m, const struc
 		snprintf(c->why, sizeof(c->why), "the group is %s",
 			 state[g->state < ARRAY_LEN(state) ? g->state : 0]);
 	else if (excluded(q, g->id))
-		snprintf(c->why, sizeof(c->why), "is being emptied");
+		snprintf(c->why, sizeof(c->why), "is being emptied, or kept empty: ashlar job list");
 	else if (!(c->weight > 0))
 		snprintf(c->why, sizeof(c->why), "full");
 	else

@@ -31,6 +31,8 @@ struct place { /* a disk group */
 	enum trouble trouble;
 	bool up, held; /* held: its job waits, or nobody has started it */
 	int job;       /* index of the job that replaces what is here, or -1 */
+	/* Jobs that count what is here as not done yet, whichever of them moves it: bits, by index. */
+	uint64_t emptied_for, rebuilt_for;
 	unsigned fills, primaries;
 	uint64_t fill_bytes; /* nominal */
 	uint64_t bytes; /* nominal, of what is to stay */
@@ -85,6 +87,25 @@ static int job_of(const struct work *w, const struct place *p)
 			return (int)i;
 	}
 	return -1;
+}
+
+_Static_assert(STATE_JOBS <= 64, "a bit of a place for each job");
+
+/* Jobs overlap: of a group and of its node, an evacuation and a removal, and what is to be emptied is rebuilt
+ * when its node stays away. Each is over when nothing is left there. What is removed needs no emptying. */
+static void place_count_for(const struct work *w, struct place *p)
+{
+	bool removed = p->node->state == NODE_REMOVED || p->group->state == GROUP_REMOVED;
+
+	for (unsigned i = 0; i < w->in->job_count; i++) {
+		const struct state_job *j = &w->in->jobs[i];
+
+		if (!removed && state_job_empties(j, p->group))
+			p->emptied_for |= 1ull << i;
+		if (p->trouble != TROUBLE_EMPTIED && j->kind == JOB_REBUILD && job_live(j) &&
+		    job_is(j, p->group))
+			p->rebuilt_for |= 1ull << i;
+	}
 }
 
 static void want_rebuild(struct relocate_plan *out, const struct place *p)
@@ -144,6 +165,7 @@ static void place_init(struct work *w, const struct map_group *g)
 		return;
 	p->job = job_of(w, p);
 	p->held = !job_works(w, p);
+	place_count_for(w, p);
 }
 
 static void places_init(struct work *w)
@@ -463,7 +485,7 @@ static const char *refuse(void *arg, const struct map_group *g)
 	const struct place *p = &r->w->place[g->id];
 
 	if (p->trouble == TROUBLE_EMPTIED)
-		return "is being emptied";
+		return "is being emptied, or kept empty: ashlar job list";
 	if (p->trouble || !p->up)
 		return "its node cannot be reached";
 	for (unsigned i = 0; i < r->v->o->member_count; i++)
@@ -538,13 +560,37 @@ static enum placed place_copy(struct work *w, const struct view *v)
 /* ---- One object ---------------------------------------------------------------------------------
  */
 
-/* Counts it for the jobs that speak for its replicas, and says how many copies may be placed now.
- */
+/* The jobs that it keeps from their end. A replica that stays until its node has been away for good is still
+ * in the way of an evacuation. */
+static uint64_t jobs_that_wait(const struct view *v)
+{
+	uint64_t jobs = 0;
+
+	for (unsigned i = 0; i < v->o->member_count; i++)
+		if (v->at[i] && !v->o->member[i].kept)
+			jobs |= v->at[i]->emptied_for | (v->good[i] ? 0 : v->at[i]->rebuilt_for);
+	return jobs;
+}
+
+static void count_for_jobs(struct work *w, const struct view *v)
+{
+	uint64_t jobs = jobs_that_wait(v);
+
+	for (unsigned i = 0; i < w->in->job_count; i++) {
+		struct relocate_job *j = &w->out->job[i];
+
+		if (!(jobs & 1ull << i))
+			continue;
+		*(v->sources || v->hopeful ? &j->left : &j->stranded) += 1;
+		j->filling += v->good_count > v->in_good;
+	}
+}
+
+/* How many copies may be placed now. */
 static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *waits)
 {
 	const struct map_object *o = v->o;
 	unsigned free_to = v->v->copies > o->member_count ? v->v->copies - o->member_count : 0;
-	bool counted[STATE_JOBS] = {false};
 
 	*held = *waits = false;
 	for (unsigned i = 0; i < o->member_count; i++) {
@@ -568,13 +614,6 @@ static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *
 			free_to++; /* an unfilled one without space */
 			continue;
 		}
-		if (p->job >= 0 && !counted[p->job]) {
-			struct relocate_job *j = &w->out->job[p->job];
-
-			counted[p->job] = true;
-			*(v->sources || v->hopeful ? &j->left : &j->stranded) += 1;
-			j->filling += v->good_count > v->in_good;
-		}
 		if (p->trouble != TROUBLE_EMPTIED && p->held && !job_forbids(w, p) && v->sources)
 			want_rebuild(w->out, p);
 		*held |= p->held && job_forbids(w, p);
@@ -585,14 +624,10 @@ static unsigned allowed(struct work *w, const struct view *v, bool *held, bool *
 
 static void count_blocked(struct work *w, const struct view *v)
 {
-	bool counted[STATE_JOBS] = {false};
+	uint64_t jobs = jobs_that_wait(v);
 
-	for (unsigned i = 0; i < v->o->member_count; i++)
-		if (v->at[i] && !v->good[i] && !v->o->member[i].kept && v->at[i]->job >= 0 &&
-		    !counted[v->at[i]->job]) {
-			w->out->job[v->at[i]->job].blocked++;
-			counted[v->at[i]->job] = true;
-		}
+	for (unsigned i = 0; i < w->in->job_count; i++)
+		w->out->job[i].blocked += jobs >> i & 1;
 }
 
 static void task_run(struct work *w, const struct task *t)
@@ -604,6 +639,7 @@ static void task_run(struct work *w, const struct task *t)
 	struct view v;
 
 	view_init(&v, w, t->object);
+	count_for_jobs(w, &v);
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;

@@ -76,6 +76,8 @@ bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms,
 /* The target is to be empty: a node's removal under way; an evacuation, which holds when it is done too,
  * until the target is removed or the job cancelled. */
 bool state_job_empties(const struct state_job *j, const struct map_group *g);
+/* It is an evacuation that is done and keeps its target empty: it is over when the target is removed. */
+bool state_job_holds(const struct state *s, const struct state_job *j);
 const char *job_kind_name(uint8_t kind);
 const char *job_state_name(uint8_t state);
 const char *state_cluster_name(const struct state *s);

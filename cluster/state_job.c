@@ -52,8 +52,7 @@ bool state_job_empties(const struct state_job *j, const struct map_group *g)
 	return wanted && targets_group(j, g);
 }
 
-/* An evacuation that is done keeps its target empty: it is over when the target is removed. */
-static bool holds(const struct state *s, const struct state_job *j)
+bool state_job_holds(const struct state *s, const struct state_job *j)
 {
 	struct map_group *g = j->group ? map_group(&s->map, j->group) : NULL;
 	struct map_node *n = j->node ? map_node(&s->map, j->node) : NULL;
@@ -67,7 +66,7 @@ static bool holds(const struct state *s, const struct state_job *j)
 static struct state_job *job_room(struct state *s)
 {
 	for (unsigned i = 0; s->job_count == STATE_JOBS && i < s->job_count; i++) {
-		if (job_live(&s->job[i]) || holds(s, &s->job[i]))
+		if (job_live(&s->job[i]) || state_job_holds(s, &s->job[i]))
 			continue;
 		s->job_count--;
 		memmove(&s->job[i], &s->job[i + 1], (s->job_count - i) * sizeof(s->job[0]));
@@ -155,7 +154,7 @@ static int job_start(struct state *s, const struct job_change *ch, struct comman
 	for (unsigned i = 0; i < s->job_count; i++) {
 		j = &s->job[i];
 		if (j->kind != in.kind || j->node != in.node || j->group != in.group ||
-		    !(job_live(j) || holds(s, j)))
+		    !(job_live(j) || state_job_holds(s, j)))
 			continue;
 		out->id = j->id;            /* the same again, or wanted twice: that one goes on */
 		if (j->state == JOB_DONE) { /* something came there before it was held empty */
@@ -233,7 +232,7 @@ int state_job_change(struct state *s, const struct command *c, struct command_re
 		return state_refuse(out, -ERR_REFUSED,
 				    "job %u ends when its node has left, and not before", j->id);
 	if (j->state != step[ch->op].from[0] && j->state != step[ch->op].from[1] &&
-	    !(ch->op == JOB_CANCEL && holds(s, j)))
+	    !(ch->op == JOB_CANCEL && state_job_holds(s, j)))
 		return state_refuse(out, -ERR_REFUSED, "job %u is %s and cannot be %s", j->id,
 				    job_state_name(j->state), step[ch->op].verb);
 	j->state = step[ch->op].to;

@@ -163,7 +163,9 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 	uint32_t there = j->kind == JOB_REMOVE && job_live(j)
 				 ? state_node_objects(a->ops->state(a->cluster), j->node)
 				 : 0;
-	uint32_t left = j->state == JOB_DONE ? 0 : MAX(r->left, there), total = MAX(j->total, left);
+	uint32_t stays = j->kind == JOB_EVACUATE ? r->left + r->stranded : r->left;
+	uint32_t left = j->state == JOB_DONE && j->kind != JOB_EVACUATE ? 0 : MAX(stays, there),
+		 total = MAX(j->total, left);
 	char why[200];
 	uint64_t lack = left ? bytes_left(a, p, index) : 0, all = MAX(total * size, lack);
 
@@ -195,6 +197,7 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 		if (seconds)
 			json_put_u64(out, "seconds_left_estimate", seconds);
 	}
+	json_put_bool(out, "holds_empty", state_job_holds(a->ops->state(a->cluster), j));
 	json_put_str(out, "waits_for", waits_for(a, j, r, p, why));
 	json_put_u64(out, "stuck_s", admin_job_stuck_s(a, j->id));
 	return out;

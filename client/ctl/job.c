@@ -50,7 +50,7 @@ static int job_list(struct ctl *c, int argc, char **argv)
 	static const char *const head[] = {"#",    "KIND", "TARGET",  "STATE",  "DONE",
 					   "LEFT", "RATE", "ENDS IN", "STARTED"};
 	const struct json *list;
-	bool all = false, waiting = false;
+	bool all = false, waiting = false, holding = false;
 	const struct option_spec o[] = {{"--all", NULL, &all}};
 	struct json *j;
 	struct table t;
@@ -72,14 +72,16 @@ static int job_list(struct ctl *c, int argc, char **argv)
 		const struct json *x = json_at(list, i);
 		char target[96], left[24], rate[32], age[24], ends[24];
 		const char *state = str_or(x, "state", "?");
+		bool holds = json_bool(x, "holds_empty", false);
 
-		if (!all && strcmp(state, "running") && strcmp(state, "paused"))
+		holding |= holds;
+		if (!all && !holds && strcmp(state, "running") && strcmp(state, "paused"))
 			continue;
 		waiting |= json_str(x, "waits_for") != NULL;
 		table_add(&t, "%" PRIu64, json_u64(x, "id", 0));
 		table_add(&t, "%s", str_or(x, "kind", "?"));
 		table_add(&t, "%s", target_text(x, target));
-		table_add(&t, "%s", json_str(x, "waits_for") ? "waiting" : state);
+		table_add(&t, "%s", json_str(x, "waits_for") ? "waiting" : holds ? "done, holds" : state);
 		if (json_has(x, "percent"))
 			table_add(&t, "%" PRIu64 " %%", json_u64(x, "percent", 0));
 		else
@@ -92,6 +94,9 @@ static int job_list(struct ctl *c, int argc, char **argv)
 	table_print(&t);
 	if (waiting)
 		puts("what a job waits for: ashlar job show ID");
+	if (holding)
+		puts("an evacuation that is done keeps its target empty: ashlar job cancel ID lets replicas "
+		     "come there again");
 	print_source(j);
 	json_free(j);
 	return CTL_OK;
@@ -131,6 +136,10 @@ static void print_job(const struct json *j)
 	if (stranded)
 		printf("  %" PRIu64 " replicas have no in-sync copy in reach to be made from\n",
 		       stranded);
+	if (json_bool(j, "holds_empty", false))
+		printf("  holds its target empty until that is removed; so that replicas come there again: "
+		       "ashlar job cancel %" PRIu64 "\n",
+		       json_u64(j, "id", 0));
 	if (json_u64(j, "stuck_s", 0))
 		printf("  has not moved for %s\n", age_text(json_u64(j, "stuck_s", 0), a));
 	printf("  started   %s ago by %s\n", age_text(json_u64(j, "age_s", 0), a),
@@ -332,6 +341,7 @@ static int job_start(struct ctl *c, int argc, char **argv)
 const struct verb job_verbs[] = {
 	{"job", "list", "[--all]",
 	 "Lists long work of the cluster: rebuilds, evacuations, rebalances.\n\n"
+	 "One that is done and keeps its target empty is listed too (\"done, holds\").\n"
 	 "--all: those that are over too.\n\nExample: ashlar job list",
 	 job_list},
 	{"job", "show", "ID",

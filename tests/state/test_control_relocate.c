@@ -204,6 +204,24 @@ TEST(relocate, an_evacuation_goes_on_under_another_leader)
 	fake_stop();
 }
 
+TEST(relocate, an_evacuation_is_not_done_while_another_moves_its_replicas)
+{
+	unsigned before;
+
+	fake_start(4);
+	create("v", 2);
+	before = members_on(3);
+	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .node = 3});
+	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 3});
+	UNTIL_BEATING(0, (replicate(0), members_on(3) < before));
+	EXPECT_EQ(job(1)->state, JOB_RUNNING);
+	EXPECT_EQ(job(2)->state, JOB_RUNNING);
+	UNTIL_BEATING(0, (replicate(0), job(1)->state == JOB_DONE && job(2)->state == JOB_DONE));
+	EXPECT_EQ(members_on(3), 0);
+	EXPECT(state_job_holds(control_state(machine[1].control), job(1)));
+	fake_stop();
+}
+
 TEST(relocate, a_paused_job_waits)
 {
 	unsigned before;

@@ -100,7 +100,7 @@ TEST(placement, primary_prefers_a_node_and_reasons_are_told)
 	for (unsigned i = 0; i < n; i++) {
 		chosen += !strcmp(reason[i].text, "chosen");
 		if (reason[i].group == 4)
-			EXPECT_STR(reason[i].text, "is being emptied");
+			EXPECT_STR(reason[i].text, "is being emptied, or kept empty: ashlar job list");
 		if (reason[i].group == 5)
 			EXPECT_STR(reason[i].text, "the group is failed");
 		if (reason[i].group == 6)

@@ -197,7 +197,7 @@ static void finish_jobs(struct world *w)
 
 	plan(w);
 	for (unsigned i = 0; i < count; i++)
-		if (j[i].state == JOB_RUNNING && !w->plan.job[i].left)
+		if (j[i].state == JOB_RUNNING && !w->plan.job[i].left && j[i].kind != JOB_REMOVE)
 			EXPECT_OK(job(w, JOB_FINISH, 0, j[i].id, 0, 0));
 }
 
@@ -604,6 +604,68 @@ TEST(evacuate, of_a_node_takes_all_its_groups)
 	each(&w, expect_whole, NULL);
 	each(&w, count_group, count);
 	EXPECT_EQ(count[2] + count[5], 0);
+	world_fini(&w);
+}
+
+static void expect_empty(struct world *w, uint16_t group)
+{
+	unsigned count[32] = {0};
+
+	each(w, count_group, count);
+	EXPECT_EQ(count[group], 0);
+}
+
+/* A job of a group and one of its node, in either order, whichever moves the replicas: both count them. */
+TEST(evacuate, jobs_that_overlap_end_when_their_own_places_are_empty)
+{
+	static const uint8_t kind[] = {JOB_EVACUATE, JOB_REMOVE};
+
+	for (unsigned i = 0; i < 4; i++) {
+		uint8_t of_node = kind[i / 2];
+		bool node_first = i % 2;
+		struct world w;
+
+		world_init(&w, 4);
+		EXPECT_OK(kit_volume(&w.k, "a", 3ull << 30, 2));
+		EXPECT_OK(job(&w, JOB_START, node_first ? of_node : JOB_EVACUATE, 0, node_first ? 2 : 0,
+			      node_first ? 0 : 2));
+		EXPECT_OK(job(&w, JOB_START, node_first ? JOB_EVACUATE : of_node, 0, node_first ? 0 : 2,
+			      node_first ? 2 : 0));
+		plan(&w);
+		EXPECT(w.plan.job[0].left > 0);
+		EXPECT_EQ(w.plan.job[0].left, w.plan.job[1].left);
+		EXPECT_EQ(w.plan.job[0].left, state_job(w.k.s, 1)->total);
+		follow(&w);
+		plan(&w);
+		EXPECT(w.plan.job[0].filling > 0);
+		EXPECT_EQ(w.plan.job[0].filling, w.plan.job[1].filling);
+		/* Without the newer one the older goes on. */
+		EXPECT_OK(job(&w, JOB_CANCEL, 0, 2, 0, 0));
+		plan(&w);
+		EXPECT_EQ(w.plan.job[0].left, state_job(w.k.s, 1)->total);
+		EXPECT_EQ(w.plan.job[1].left, 0);
+		settle(&w, 3);
+		EXPECT_EQ(w.plan.job[0].left, 0);
+		expect_empty(&w, 2);
+		each(&w, expect_whole, NULL);
+		world_fini(&w);
+	}
+}
+
+/* The rebuild moves what is on it then, or nobody, while it is not away for long enough. */
+TEST(evacuate, of_a_node_that_stays_away_is_not_done_before_its_replicas_are_gone)
+{
+	struct world w;
+
+	world_init(&w, 4);
+	EXPECT_OK(kit_volume(&w.k, "a", 1ull << 30, 2));
+	EXPECT_OK(kit_volume(&w.k, "b", 1ull << 30, 1)); /* not to be copied from anywhere */
+	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 2, 0));
+	w.node[2] = (struct relocate_node){.away = true};
+	each(&w, suspect, NULL);
+	plan(&w);
+	EXPECT(w.plan.job[0].left > 0 && w.plan.job[0].stranded > 0);
+	EXPECT_EQ(w.plan.job[0].left + w.plan.job[0].stranded, state_job(w.k.s, 1)->total);
 	world_fini(&w);
 }
 
