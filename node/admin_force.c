@@ -522,16 +522,28 @@ static void force_begin(struct areq *q, bool discard)
 	f->refused = json_array_new();
 	json_put_str(f->answer, "name", v->name);
 	json_put_bool(f->answer, "accept_loss", f->accept);
+	free(q->op);
 	q->op = f;
 	look_at_next(f);
 }
 
-void admin_force_volume(struct areq *q)
+static void force_ready(struct areq *q)
 {
 	force_begin(q, false);
 }
 
-void admin_discard_volume(struct areq *q)
+static void discard_ready(struct areq *q)
 {
 	force_begin(q, true);
+}
+
+/* Who is in reach is judged by facts: those of now. */
+void admin_force_volume(struct areq *q)
+{
+	admin_after_facts(q, force_ready);
+}
+
+void admin_discard_volume(struct areq *q)
+{
+	admin_after_facts(q, discard_ready);
 }

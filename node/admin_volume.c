@@ -289,7 +289,7 @@ static void show_reply(struct replicas *r)
 	admin_reply(q, 200, j); /* frees r */
 }
 
-void admin_get_volume(struct areq *q)
+static void volume_ready(struct areq *q)
 {
 	const struct map_volume *v = map_volume_by_name(admin_map(q->admin), q->param);
 	struct replicas *r;
@@ -307,8 +307,15 @@ void admin_get_volume(struct areq *q)
 		return;
 	from = MIN(from, v->objects);
 	count = MIN(count, MIN(REPLICAS_PAGE, v->objects - from));
+	free(q->op);
 	q->op = r = xcalloc(1, sizeof(*r));
 	replicas_ask(r, q, v->id, from, count, show_reply);
+}
+
+/* What is in reach is judged by facts: those of now. */
+void admin_get_volume(struct areq *q)
+{
+	admin_after_facts(q, volume_ready);
 }
 
 /* ---- Operations in flight ----------------------------------------------------------------------

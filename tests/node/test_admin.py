@@ -221,6 +221,14 @@ def jobs(a, b):
     a.json("volume", "delete", "j", "--yes")
 
 
+def frozen(a, b):
+    """What is in reach is judged anew by whoever shows it, though nobody asks for the status."""
+    b.process.send_signal(signal.SIGSTOP)
+    wait_for("a to find b silent", lambda: a.json("status")["nodes"]["up"] == 1)
+    b.process.send_signal(signal.SIGCONT)
+    wait_for("the volume to be whole again", lambda: a.json("volume", "show", "v")["health"] == "ok", 15)
+
+
 def rights(a, b):
     for kind, name in (("operator", "op"), ("client", "cl")):
         a.expect(0, "cert", "issue", kind, name, "--dir", DIR)
@@ -367,6 +375,7 @@ def main():
     groups(a, b)
     volumes(a, b)
     jobs(a, b)
+    frozen(a, b)
     rights(a, b)
     malformed(a)
     safety(a, b)
