@@ -51,7 +51,21 @@ static void on_put(struct wait *w, int rc)
 	admin_reply(p->q, 200, j);
 }
 
-/* {"value": TEXT}; null, or no value, is the default again. */
+/* False: it was answered. */
+static bool value_given(struct areq *q)
+{
+	static const char *const known[] = {"value"};
+
+	if (!admin_only_known(q, known, ARRAY_LEN(known)))
+		return false;
+	if (q->body && (json_str(q->body, "value") || json_has_null(q->body, "value")))
+		return true;
+	admin_fail(q, -ERR_INVALID,
+		   "the body needs the member \"value\": a text, or null for the default again");
+	return false;
+}
+
+/* {"value": TEXT}; null is the default again, which is asked for and never a slip. */
 void admin_put_setting(struct areq *q)
 {
 	const struct setting_rule *s = setting_rule(q->param);
@@ -65,6 +79,8 @@ void admin_put_setting(struct areq *q)
 			   "shows all", q->param);
 		return;
 	}
+	if (!value_given(q))
+		return;
 	if (value && strlen(value) >= sizeof(cmd.setting.value)) {
 		admin_fail(q, -ERR_INVALID, "no setting takes so long a value");
 		return;

@@ -154,6 +154,11 @@ bool json_has(const struct json *obj, const char *key)
 	return json_object_get(in(obj), key) != NULL;
 }
 
+bool json_has_null(const struct json *obj, const char *key)
+{
+	return json_is_null(json_object_get(in(obj), key));
+}
+
 size_t json_len(const struct json *arr)
 {
 	return json_array_size(in(arr));

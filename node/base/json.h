@@ -35,6 +35,7 @@ int64_t json_i64(const struct json *obj, const char *key, int64_t dflt);
 double json_get_real(const struct json *obj, const char *key, double dflt);
 bool json_bool(const struct json *obj, const char *key, bool dflt);
 bool json_has(const struct json *obj, const char *key);
+bool json_has_null(const struct json *obj, const char *key); /* the member is there, and null */
 size_t json_len(const struct json *arr); /* 0 when not an array */
 const struct json *json_at(const struct json *arr, size_t i);
 const char *json_as_str(const struct json *j); /* NULL when not a string */

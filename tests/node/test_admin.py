@@ -190,7 +190,13 @@ def volumes(a, b):
     a.expect(1, "cluster", "set", "attach_ttl_ms", "5", says="1000 to 3600000")
     a.expect(0, "cluster", "set", "attach_ttl_ms", "5000")
     wait_for("the setting to reach b", lambda: b.json("cluster", "settings")["settings"][0]["value"] == "5000")
+    for slip, says in (("{}", 'member \\"value\\"'), ('{"value":5000}', 'member \\"value\\"'),
+                       ('{"valeu":"5000"}', "unknown member"), ("5", ""), ("", "")):
+        answer = a.http("PUT", "/v1/settings/attach_ttl_ms", slip)
+        check(" 400 " in answer and says in answer, f"{slip} is no value: {answer}")
+    check(a.json("cluster", "settings")["settings"][0]["value"] == "5000", "and resets nothing")
     a.expect(0, "cluster", "set", "attach_ttl_ms", "default")
+    check(a.json("cluster", "settings")["settings"][0]["value"] != "5000", "a null does")
     check("hello" not in a.http("POST", "/v1/volumes", '{"name":"y","size":1}'), "no echo")
     check("unknown member" in a.http("POST", "/v1/volumes", '{"name":"y","size":1}'), "a misspelt member is refused")
     check(b.json("ops")["ops"] == [], "nothing is in flight")
