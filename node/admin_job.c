@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "node/admin_impl.h"
+#include "node/safety.h"
 
 #define RATE_MIN (256u << 10)
 #define STUCK_MS 600000u /* running, not blocked, and nothing has moved for so long */
@@ -351,8 +352,29 @@ static bool kind_of(const char *text, uint8_t *kind)
 	return false;
 }
 
-/* {"kind": "evacuate", "node": NAME} or {…, "group": N}; {"kind": "rebalance"} */
-void admin_start_job(struct areq *q)
+/* False: there is no place for what would have to move, and it was answered so. */
+static bool evacuation_has_room(struct areq *q, const struct job_change *ch)
+{
+	struct safety_report *r = xcalloc(1, sizeof(*r));
+	const struct map *m = admin_map(q->admin);
+	const char *why;
+	char target[96];
+
+	admin_evaluate_emptied(q->admin, ch->node, ch->group, r);
+	why = admin_room_missing(r);
+	free(r);
+	if (!why || json_bool(q->body, "yes", false))
+		return true;
+	if (ch->group)
+		snprintf(target, sizeof(target), "disk group %u", ch->group);
+	else
+		snprintf(target, sizeof(target), "node %s", map_node_name(m, ch->node));
+	admin_fail(q, -ERR_INCOMPLETE, "%s: %s. Nothing was done; --yes starts it all the same, and it waits",
+		   target, why);
+	return false;
+}
+
+static void start_ready(struct areq *q)
 {
 	const struct map *m = admin_map(q->admin);
 	const char *node = q->body ? json_str(q->body, "node") : NULL;
@@ -372,6 +394,8 @@ void admin_start_job(struct areq *q)
 	ch.group = (uint16_t)MIN(json_u64(q->body, "group", 0), UINT16_MAX);
 	snprintf(ch.note, sizeof(ch.note), "%.90s",
 		 json_str(q->body, "note") ? json_str(q->body, "note") : "");
+	if (ch.kind == JOB_EVACUATE && !evacuation_has_room(q, &ch))
+		return;
 	if (ch.kind == JOB_REBALANCE) {
 		struct relocate_plan *p = admin_plan(q->admin);
 
@@ -379,6 +403,13 @@ void admin_start_job(struct areq *q)
 		free(p);
 	}
 	propose_job(q, &ch);
+}
+
+/* {"kind": "evacuate", "node": NAME} or {…, "group": N}; {"kind": "rebalance"}. "yes": an evacuation begins
+ * though there is no place for all of it yet. */
+void admin_start_job(struct areq *q)
+{
+	admin_after_facts(q, start_ready);
 }
 
 static void step(struct areq *q, uint8_t op)

@@ -93,15 +93,9 @@ static int drain_check(const struct removal *r, const char **why)
 		       "first, a witness will do";
 		return -ERR_INCOMPLETE;
 	}
-	if (r->report.objects && !r->report.places_enough) {
-		*why = "too few fault sets would be left for the copies of its volumes: add a node "
-		       "first";
+	*why = admin_room_missing(&r->report);
+	if (*why)
 		return -ERR_INCOMPLETE;
-	}
-	if (r->report.objects && r->report.bytes_known && !r->report.space_enough) {
-		*why = "the others have not enough space for what is on it: add disks first";
-		return -ERR_INCOMPLETE;
-	}
 	if (!key_elsewhere(a, r->node)) {
 		*why = "no other node in reach holds the key of the cluster's CA yet: a voter "
 		       "fetches it within "

@@ -100,6 +100,39 @@ void admin_evaluate(struct admin *a, uint16_t node, struct safety_report *out)
 	evaluate(a, &t, true, &rate, out);
 }
 
+void admin_evaluate_emptied(struct admin *a, uint16_t node, uint16_t group, struct safety_report *out)
+{
+	struct targets t = {.nodes = {node}, .node_count = node != 0,
+			    .groups = {group}, .group_count = group != 0};
+	const struct map *m = admin_map(a);
+	unsigned count;
+	const struct state_job *jobs = state_jobs(a->ops->state(a->cluster), &count);
+	uint64_t rate;
+
+	evaluate(a, &t, true, &rate, out);
+	if (!out->objects)
+		return; /* there is nothing to move, whatever others need */
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+		bool emptied = false;
+
+		for (unsigned i = 0; i < count; i++)
+			emptied |= state_job_empties(&jobs[i], g);
+		if (emptied && g->state != GROUP_REMOVED && t.group_count < ARRAY_LEN(t.groups))
+			t.groups[t.group_count++] = g->id;
+	}
+	evaluate(a, &t, true, &rate, out);
+}
+
+const char *admin_room_missing(const struct safety_report *r)
+{
+	if (r->objects && !r->places_enough)
+		return "too few fault sets would be left for the copies of its volumes: add a node first";
+	if (r->objects && r->bytes_known && !r->space_enough)
+		return "the others have not enough space for what is on it: add disks first";
+	return NULL;
+}
+
 /* ---- The answer ---------------------------------------------------------------------------------
  */
 

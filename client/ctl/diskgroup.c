@@ -436,8 +436,8 @@ static int diskgroup_verify(struct ctl *c, int argc, char **argv)
 static int diskgroup_evacuate(struct ctl *c, int argc, char **argv)
 {
 	const char *number;
-	bool wait = false;
-	const struct option_spec o[] = {{"--wait", NULL, &wait}};
+	bool wait = false, yes = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait}, {"--yes", NULL, &yes}};
 	struct json *body;
 	uint64_t id;
 	int rc;
@@ -450,6 +450,8 @@ static int diskgroup_evacuate(struct ctl *c, int argc, char **argv)
 	body = json_object_new();
 	json_put_str(body, "kind", "evacuate");
 	json_put_u64(body, "group", id);
+	if (yes)
+		json_put_bool(body, "yes", true);
 	return ctl_start_job(c, body, wait);
 }
 
@@ -539,9 +541,11 @@ const struct verb diskgroup_verbs[] = {
 	 "too.\n\n"
 	 "Example: ashlar diskgroup verify 3",
 	 diskgroup_verify},
-	{"diskgroup", "evacuate", "NUMBER [--wait]",
+	{"diskgroup", "evacuate", "NUMBER [--wait] [--yes]",
 	 "Moves all replicas off a disk group, as a job; redundancy never falls meanwhile.\n\n"
 	 "The group stays empty until it is removed or the job is cancelled.\n\n"
+	 "Refused (exit code 5) where the others have no place for what is on it; --yes: it begins all\n"
+	 "the same, and waits until there is one.\n\n"
 	 "Example: ashlar diskgroup evacuate 3 --wait",
 	 diskgroup_evacuate},
 	{"diskgroup", "replace", "NUMBER --old PATH|UUID --new PATH [--wipe] [--accept-loss]",

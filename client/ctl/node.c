@@ -282,8 +282,8 @@ static int node_show(struct ctl *c, int argc, char **argv)
 static int node_evacuate(struct ctl *c, int argc, char **argv)
 {
 	const char *name;
-	bool wait = false;
-	const struct option_spec o[] = {{"--wait", NULL, &wait}};
+	bool wait = false, yes = false;
+	const struct option_spec o[] = {{"--wait", NULL, &wait}, {"--yes", NULL, &yes}};
 	struct json *body;
 	int rc;
 
@@ -293,6 +293,8 @@ static int node_evacuate(struct ctl *c, int argc, char **argv)
 	body = json_object_new();
 	json_put_str(body, "kind", "evacuate");
 	json_put_str(body, "node", name);
+	if (yes)
+		json_put_bool(body, "yes", true);
 	return ctl_start_job(c, body, wait);
 }
 
@@ -495,9 +497,11 @@ const struct verb node_verbs[] = {
 	 "will do.\n\n"
 	 "Example: ashlar node join eyJ2IjoxLC…",
 	 node_join},
-	{"node", "evacuate", "NAME [--wait]",
+	{"node", "evacuate", "NAME [--wait] [--yes]",
 	 "Moves all replicas off a node's disk groups, as a job; redundancy never falls meanwhile.\n\n"
 	 "The node stays empty until it is removed or the job is cancelled.\n\n"
+	 "Refused (exit code 5) where the others have no place for what is on it; --yes: it begins all\n"
+	 "the same, and waits until there is one.\n\n"
 	 "Example: ashlar node evacuate n3 --wait",
 	 node_evacuate},
 	{"node", "remove", "NAME [--wait] [--dry-run] [--dead [--accept-loss] [--yes]]",

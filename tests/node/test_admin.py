@@ -205,11 +205,16 @@ def volumes(a, b):
 
 
 def jobs(a, b):
-    """Two nodes and two copies: nowhere to go, which is said; a job can be paused, resumed and cancelled."""
+    """Two nodes and two copies: nowhere to go, which is said, and nothing is begun unless it is meant; a job can be
+    paused, resumed and cancelled."""
     check(a.json("job", "list")["jobs"] == [], "no jobs yet")
     a.json("volume", "create", "j", "--size", "64M", "--copies", "2")
-    id = a.json("node", "evacuate", b.name)["id"]
-    check(a.json("node", "evacuate", b.name)["id"] == id, "the same wish is the same job")
+    a.expect(5, "node", "evacuate", b.name, says="node n2: too few fault sets")
+    a.expect(5, "diskgroup", "evacuate", "2", says="disk group 2: too few fault sets")
+    a.expect(5, "node", "remove", b.name)
+    check(a.json("job", "list")["jobs"] == [], "nothing was begun")
+    id = a.json("node", "evacuate", b.name, "--yes")["id"]
+    check(a.json("node", "evacuate", b.name, "--yes")["id"] == id, "the same wish is the same job")
     job = wait_for("why it waits", lambda: (lambda j: j["waits_for"] and j)(b.json("job", "show", str(id))))
     check("is being emptied" in job["waits_for"] and job["replicas_blocked"] == job["replicas_left"] > 0, "why, of each group")
     check(job["percent"] == 0 and job["node"] == b.name and job["actor"] == "root", "who, what, how far")
