@@ -396,6 +396,7 @@ static void health_group_facts(const struct admin *a, const struct map_group *g,
 	out->gave_up = json_bool(f, "gave_up", false);
 	out->map_damaged = json_bool(f, "map_damaged", false);
 	out->lost_bytes = json_u64(stats, "lost_live_bytes", 0);
+	out->damaged_bytes = json_u64(stats, "damaged_bytes", 0);
 	out->used_bytes = json_u64(stats, "data_used_bytes", 0) + json_u64(stats, "log_unreduced_bytes", 0) +
 			  json_u64(stats, "granted_bytes", 0);
 	/* Not all of the segments: writes get ENOSPC where the reserve begins. */

@@ -236,10 +236,10 @@ void admin_can_lose(struct areq *q);
 void admin_node_maintenance(struct areq *q);
 struct safety_report;
 /* What the loss of a node would do. */
+void admin_evaluate(struct admin *a, uint16_t node, struct safety_report *out);
 /* That a node or a disk group (the other is 0) is emptied, beside all that is emptied or kept so already. */
 void admin_evaluate_emptied(struct admin *a, uint16_t node, uint16_t group, struct safety_report *out);
 const char *admin_room_missing(const struct safety_report *r); /* why what goes has no other place, or NULL */
-void admin_evaluate(struct admin *a, uint16_t node, struct safety_report *out);
 void admin_node_remove(struct areq *q); /* admin_remove.c */
 void admin_get_ca(struct areq *q); /* admin_birth.c */
 void admin_get_ca_key(struct areq *q); /* admin_ca.c */

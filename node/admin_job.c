@@ -352,17 +352,21 @@ static bool kind_of(const char *text, uint8_t *kind)
 	return false;
 }
 
-/* False: there is no place for what would have to move, and it was answered so. */
-static bool evacuation_has_room(struct areq *q, const struct job_change *ch)
+/* False: there is no place for what would have to move, or the copies to make it from are damaged (theirs
+ * would lack the same, and what is whole there would be gone): it was answered so. */
+static bool evacuation_may_begin(struct areq *q, const struct job_change *ch)
 {
-	struct safety_report *r = xcalloc(1, sizeof(*r));
+	CLEANUP(free_ptr) struct safety_report *r = xcalloc(1, sizeof(*r));
 	const struct map *m = admin_map(q->admin);
 	const char *why;
 	char target[96];
 
 	admin_evaluate_emptied(q->admin, ch->node, ch->group, r);
+	if (r->unrepaired) {
+		admin_fail(q, -ERR_INCOMPLETE, "%s. Nothing was done", r->why);
+		return false;
+	}
 	why = admin_room_missing(r);
-	free(r);
 	if (!why || json_bool(q->body, "yes", false))
 		return true;
 	if (ch->group)
@@ -394,7 +398,7 @@ static void start_ready(struct areq *q)
 	ch.group = (uint16_t)MIN(json_u64(q->body, "group", 0), UINT16_MAX);
 	snprintf(ch.note, sizeof(ch.note), "%.90s",
 		 json_str(q->body, "note") ? json_str(q->body, "note") : "");
-	if (ch.kind == JOB_EVACUATE && !evacuation_has_room(q, &ch))
+	if (ch.kind == JOB_EVACUATE && !evacuation_may_begin(q, &ch))
 		return;
 	if (ch.kind == JOB_REBALANCE) {
 		struct relocate_plan *p = admin_plan(q->admin);
@@ -409,6 +413,7 @@ static void start_ready(struct areq *q)
  * though there is no place for all of it yet. */
 void admin_start_job(struct areq *q)
 {
+	facts_forget(q->admin); /* damage may have been met a moment ago */
 	admin_after_facts(q, start_ready);
 }
 

@@ -96,6 +96,10 @@ static int drain_check(const struct removal *r, const char **why)
 	*why = admin_room_missing(&r->report);
 	if (*why)
 		return -ERR_INCOMPLETE;
+	if (r->report.unrepaired) {
+		*why = r->report.why; /* copies made from those would lack what they lack */
+		return -ERR_INCOMPLETE;
+	}
 	if (!key_elsewhere(a, r->node)) {
 		*why = "no other node in reach holds the key of the cluster's CA yet: a voter "
 		       "fetches it within "
@@ -193,6 +197,10 @@ static int dead_check(const struct removal *r, const char **why)
 		*why = "it is up: without --dead it is removed in order; or stop it first";
 		return -ERR_REFUSED;
 	}
+	if (r->report.unrepaired && !r->accept_loss) {
+		*why = r->report.why;
+		return -ERR_INCOMPLETE;
+	}
 	if (r->report.lost && !r->accept_loss) {
 		*why = "some objects have no in-sync replica anywhere else: their data would be "
 		       "lost";
@@ -215,9 +223,9 @@ static void on_gathered(struct wait *w, int rc)
 	rc = r->dead ? dead_check(r, &why) : drain_check(r, &why);
 	if (r->dry_run) {
 		answer_dry(r, rc, why);
-	} else if (rc && rc != -ERR_INCOMPLETE) {
+	} else if (rc && (rc != -ERR_INCOMPLETE || r->report.unrepaired)) {
 		refuse(r, rc, why);
-	} else if (r->dead) { /* what would be lost is for the state to say, by name */
+	} else if (r->dead) { /* what else would be lost is for the state to say, by name */
 		timer_init(&r->again, a->cfg.loop, dead_again);
 		dead_propose(r);
 	} else if (rc) {
@@ -255,6 +263,7 @@ void admin_node_remove(struct areq *q)
 		admin_fail(q, -ERR_INVALID, "accept_loss goes with dead only");
 		return;
 	}
+	facts_forget(q->admin); /* damage may have been met a moment ago */
 	if (facts_refresh(q->admin, &r->facts, &r->gathered) != PENDING)
 		on_gathered(&r->gathered, 0);
 }

@@ -152,6 +152,7 @@ static struct json *objects_json(const struct safety_report *r)
 	json_put_u64(j, "single_copy", r->single);
 	json_put_u64(j, "degraded", r->degraded);
 	json_put_u64(j, "unavailable_now", r->unavailable_now);
+	json_put_u64(j, "unrepaired", r->unrepaired);
 	return j;
 }
 
@@ -228,13 +229,16 @@ static void lose_ready(struct areq *q)
 	answer(q, true);
 }
 
+/* Damage may have been met a moment ago: facts from before this was asked are not good enough. */
 void admin_can_stop(struct areq *q)
 {
+	facts_forget(q->admin);
 	admin_after_facts(q, stop_ready);
 }
 
 void admin_can_lose(struct areq *q)
 {
+	facts_forget(q->admin);
 	admin_after_facts(q, lose_ready);
 }
 
@@ -394,8 +398,11 @@ void admin_node_maintenance(struct areq *q)
 		return;
 	}
 	snprintf(c->maintenance.reason, sizeof(c->maintenance.reason), "%s", reason ? reason : "");
-	if (c->maintenance.op != MAINTENANCE_START)
+	if (c->maintenance.op != MAINTENANCE_START) {
 		maintenance_propose(d);
-	else if (facts_refresh(q->admin, &d->facts, &d->gathered) != PENDING)
+		return;
+	}
+	facts_forget(q->admin);
+	if (facts_refresh(q->admin, &d->facts, &d->gathered) != PENDING)
 		on_gathered(&d->gathered, 0);
 }

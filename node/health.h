@@ -39,6 +39,7 @@ struct health_group {
 	bool reopening, reopen_failed, gave_up;
 	bool map_damaged; /* it serves all the same, for what is in sync nowhere else */
 	uint64_t lost_bytes; /* what stood on devices that are lost */
+	uint64_t damaged_bytes; /* what cannot be produced until it is repaired; without lost_bytes */
 	uint64_t bad_blocks, bad_last_s; /* met since it was opened; when last, s since 1970 */
 	char bad_device[160];		 /* the one with the most */
 	bool scrub_stopped;
@@ -129,6 +130,9 @@ struct health_report {
 };
 
 void health_evaluate(const struct health_input *in, struct health_report *out);
+/* What g lacks until it was fetched again, in bytes: any of its in-sync replicas may lack it. 0: nothing, or
+ * unknown. */
+uint64_t health_group_lacks(const struct health_group *g);
 /* Until when copies are missing, or why nothing is done about it. False: nothing is missing. */
 bool health_rebuild_text(const struct health_rebuild *r, char out[128]);
 

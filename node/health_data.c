@@ -326,6 +326,43 @@ static void check_undecided(struct ctx *c)
 
 /* ---- Damage and scrub ---- */
 
+uint64_t health_group_lacks(const struct health_group *g)
+{
+	return g->known ? g->damaged_bytes + g->lost_bytes : 0;
+}
+
+/* Its replicas may be in-sync all the same: what they lack is mended block by block. */
+static void check_repairing(struct ctx *c)
+{
+	struct health_item *i = add_item(c, "DATA_REPAIRING", HEALTH_WARNING);
+	uint64_t bytes = 0;
+	unsigned first = 0;
+	bool device = false;
+
+	for (unsigned k = 0; k < c->in->group_count; k++) {
+		const struct health_group *g = &c->in->groups[k];
+
+		if (!health_group_lacks(g))
+			continue;
+		bytes += health_group_lacks(g);
+		device |= g->lost_bytes != 0;
+		first = first ? first : g->id;
+		affect(i, "group %u on %.40s", g->id, group_node(c, g->id));
+	}
+	if (!keep_item(c, i))
+		return;
+	if (device && listed(c, "DISK_FAILED"))
+		SAY(i->caused_by, "DISK_FAILED");
+	else if (device && listed(c, "DISK_MISSING"))
+		SAY(i->caused_by, "DISK_MISSING");
+	SAY(i->summary, "%llu KiB of %u disk group%s are damaged and fetched again from other replicas",
+	    (unsigned long long)(bytes + 1023) / 1024, i->count, i->count == 1 ? "" : "s");
+	SAY(i->risk, "of these blocks there may be one good copy: losing another node that has them loses "
+		     "data; can-stop, can-lose and node remove do not count these groups");
+	SAY(i->command, "wait, and stop or remove no other node: ashlar scrub status %u   # DAMAGED NOW",
+	    first);
+}
+
 static void check_damage(struct ctx *c)
 {
 	struct health_item *lost = add_item(c, "DATA_CORRUPT_UNREPAIRABLE", HEALTH_ERROR), *i;
@@ -412,5 +449,6 @@ void health_check_data(struct ctx *c)
 	check_rebuild(c);
 	check_undecided(c);
 	check_damage(c);
+	check_repairing(c);
 	check_scrub(c);
 }

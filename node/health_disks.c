@@ -4,13 +4,6 @@
  * what stands on it; a slow one is told by its peers. */
 #include "node/health_impl.h"
 
-static const char *group_node(const struct ctx *c, uint16_t group)
-{
-	const struct map_group *g = map_group(c->in->map, group);
-
-	return g ? node_name(c->in, g->node) : "?";
-}
-
 static void affect_device(struct ctx *c, struct health_item *i, const struct health_device *d)
 {
 	affect(i, "%.20s:%.42s", group_node(c, d->group), d->path);

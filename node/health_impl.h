@@ -68,6 +68,13 @@ static inline const char *node_name(const struct health_input *in, uint16_t id)
 	return n ? n->name : "?";
 }
 
+static inline const char *group_node(const struct ctx *c, uint16_t group)
+{
+	const struct map_group *g = map_group(c->in->map, group);
+
+	return g ? node_name(c->in, g->node) : "?";
+}
+
 struct health_item *add_item(struct ctx *c, const char *code, enum health_severity severity); /* health.c */
 
 static inline void affect(struct health_item *i, const char *fmt, ...) PRINTF_LIKE(2, 3);

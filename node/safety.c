@@ -69,6 +69,14 @@ static bool group_stays_up(const struct safety_input *in, const struct map_group
 	       !map_node_in_maintenance(in->health->map, g->node, in->health->now_ms);
 }
 
+/* Nobody knows here which objects it is of: all that it has may lack something. */
+static bool group_damaged(const struct safety_input *in, const struct map_group *g)
+{
+	const struct health_group *f = group_facts(in, g->id);
+
+	return f && health_group_lacks(f);
+}
+
 /* ---- Objects ------------------------------------------------------------------------------------
  */
 
@@ -85,7 +93,8 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 			   const struct map_object *o)
 {
 	struct safety_report *r = w->out;
-	unsigned now = 0, left = 0, anywhere = 0, gone = 0;
+	unsigned now = 0, serving = 0, left = 0, anywhere = 0, gone = 0;
+	uint16_t damaged = 0; /* a group that stays, and would do, were it not for its damage */
 
 	for (unsigned i = 0; i < o->member_count; i++) {
 		const struct map_member *m = &o->member[i];
@@ -98,8 +107,13 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 		gone += goes;
 		if (!m->in)
 			continue;
-		anywhere += !goes && group_works(w->in, g);
 		now += group_works(w->in, g) && node_up(w->in, g->node);
+		serving += !goes && group_stays_up(w->in, g);
+		if (!goes && group_works(w->in, g) && group_damaged(w->in, g)) {
+			damaged = g->id;
+			continue;
+		}
+		anywhere += !goes && group_works(w->in, g);
 		left += !goes && group_stays_up(w->in, g);
 	}
 	r->unavailable_now += !now;
@@ -110,14 +124,18 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 		r->lost++;
 	else if (!left && now)
 		r->unavailable++;
-	else if (left < v->min_in_sync && now >= v->min_in_sync)
+	else if (serving < v->min_in_sync && now >= v->min_in_sync)
 		r->below_min++;
 	else if (left == 1 && v->copies > 1)
 		r->single++;
 	else if (left < v->copies)
 		r->degraded++;
+	if (damaged && ((w->in->for_good && !anywhere) || (!left && now))) {
+		r->unrepaired++;
+		r->unrepaired_group = damaged;
+	}
 	if ((w->in->for_good && !anywhere) || (!left && now) ||
-	    (left < v->min_in_sync && now >= v->min_in_sync))
+	    (serving < v->min_in_sync && now >= v->min_in_sync))
 		name_volume(r, v);
 }
 
@@ -226,7 +244,13 @@ static void judge(struct what_if *w)
 {
 	struct safety_report *r = w->out;
 
-	if (r->lost)
+	if (r->unrepaired && r->unrepaired == r->lost + r->unavailable)
+		conclude(r, SAFETY_DATA,
+			 "%llu objects have no other in-sync replica but in disk groups with damage that "
+			 "is not repaired yet (group %u): some of their data may be whole here only; wait "
+			 "while `ashlar health` shows DATA_REPAIRING",
+			 n_(r->unrepaired), r->unrepaired_group);
+	else if (r->lost)
 		conclude(r, SAFETY_DATA,
 			 "%llu objects have no other in-sync replica: their data would be lost",
 			 n_(r->lost));

@@ -36,6 +36,10 @@ struct safety_report {
 	uint64_t single;      /* one */
 	uint64_t degraded;    /* fewer than their copies */
 	uint64_t unavailable_now; /* of all objects, whatever goes */
+	/* Of lost, or unavailable: those with another in-sync replica, but in a disk group with damage that
+	 * is not repaired yet. It does not count: what it lacks may be in what goes only. */
+	uint64_t unrepaired;
+	uint16_t unrepaired_group; /* one of these */
 	char volume[SAFETY_VOLUMES_MAX][NAME_MAX_LEN + 1]; /* of lost, unavailable and below_min */
 	unsigned volumes, volumes_named;
 	unsigned voters, voters_left, voters_needed;

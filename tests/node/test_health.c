@@ -228,6 +228,7 @@ TEST(health, devices_by_state_and_by_their_peers)
 	EXPECT_EQ(i->severity, HEALTH_WARNING);
 	EXPECT_STR(i->command, "ashlar diskgroup replace 2 --old /dev/d2 --new DEVICE");
 	EXPECT(strstr(i->risk, "64 MiB"));
+	EXPECT_STR(must(&w, "DATA_REPAIRING")->caused_by, "DISK_FAILED");
 	EXPECT_STR(must(&w, "DISK_MISSING")->affected[0], "n3:/dev/d4");
 	EXPECT_EQ(w.r.full, 8);
 	/* Without its log the group serves nothing, and that is the root. */
@@ -773,6 +774,30 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	/* It is history after a while. */
 	w.hn[1].lost_blocks = w.hn[1].damaged_blocks = w.hn[2].diverged_pages = 0;
 	w.hg[1].bad_last_s = 900 * 86400;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 0);
+	world_fini(&w);
+}
+
+TEST(health, damage_that_waits_for_repair)
+{
+	static struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.hg[1].damaged_bytes = 200 << 20;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.count, 1);
+	EXPECT_EQ(w.r.overall, HEALTH_WARNING);
+	i = must(&w, "DATA_REPAIRING");
+	EXPECT_STR(i->affected[0], "group 2 on n2");
+	EXPECT(strstr(i->summary, "204800 KiB of 1 disk group are"));
+	EXPECT(strstr(i->risk, "one good copy") && strstr(i->command, "scrub status 2"));
+	w.hg[1].known = false; /* who does not answer says nothing */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "DATA_REPAIRING"));
+	w.hg[1].known = true;
+	w.hg[1].damaged_bytes = 0;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(w.r.count, 0);
 	world_fini(&w);

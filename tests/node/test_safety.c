@@ -136,6 +136,54 @@ TEST(safety, a_copy_that_is_not_in_sync_does_not_count)
 	world_fini(&w);
 }
 
+/* In-sync is said of replicas, damage is of blocks: what a damaged group lacks may be in one other place. */
+TEST(safety, a_damaged_group_is_no_other_copy)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hg[1].damaged_bytes = 4096; /* objects 0 and 1 are on it */
+	EXPECT_EQ(ask(&w, false, 1, 1, 0), SAFETY_DATA);
+	EXPECT(w.r.unavailable == 1 && w.r.unrepaired == 1 && w.r.unrepaired_group == 2);
+	EXPECT(strstr(w.r.why, "group 2") && strstr(w.r.why, "DATA_REPAIRING"));
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
+	EXPECT(w.r.lost == 1 && w.r.unrepaired == 1);
+	EXPECT_STR(w.r.volume[0], "v");
+	EXPECT_EQ(ask(&w, false, 1, 2, 0), SAFETY_OK); /* its own copies are not needed */
+	EXPECT_EQ(ask(&w, true, 1, 2, 0), SAFETY_OK);
+	/* Node 1 is dead, and was taken over from: it may have what group 2 lacks all the same. */
+	w.hn[0].up = false;
+	w.hg[0].known = false;
+	w.object[0].member[0].in = false;
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
+	EXPECT(w.r.lost == 1 && w.r.unrepaired == 1);
+	w.hg[1].damaged_bytes = 0;
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_OK);
+	EXPECT_EQ(w.r.unrepaired, 0);
+	w.hg[1].lost_bytes = 4096; /* a device that is not replaced yet */
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
+	w.hg[1].known = false; /* nobody can say */
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_OK);
+	world_fini(&w);
+}
+
+TEST(safety, two_damaged_groups_may_not_part)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hg[0].damaged_bytes = w.hg[1].damaged_bytes = 4096;
+	EXPECT_EQ(ask(&w, false, 1, 1, 0), SAFETY_DATA);
+	EXPECT_EQ(ask(&w, false, 1, 2, 0), SAFETY_DATA);
+	world_fini(&w);
+	world_init(&w, 3, 3); /* writes go to a damaged one too: they do not stop */
+	w.volume.min_in_sync = 2;
+	w.hg[1].damaged_bytes = 4096;
+	EXPECT_EQ(ask(&w, false, 1, 1, 0), SAFETY_OK);
+	EXPECT_EQ(w.r.single, 3);
+	world_fini(&w);
+}
+
 TEST(safety, maintenance_of_another_counts)
 {
 	struct world w;

@@ -46,8 +46,8 @@ def resynced():
     return sum(lab.json("node", "show", f"node{n}", node=n)["replication"]["resync_bytes"] for n in (1, 2, 3))
 
 
-def codes():
-    return {i["code"]: i for i in lab.json("health", node=2).get("items", [])}
+def codes(node=2):
+    return {i["code"]: i for i in lab.json("health", node=node).get("items", [])}
 
 
 def fresh(node, name, size):
@@ -88,7 +88,8 @@ fault(lab.path(2, "capacity2"), "read write flush")
 verify(2)  # reads meet it, and are answered from elsewhere
 watch_for("the device to be failed", lambda: device(2, "capacity2").get("state") == "failed", 30)
 lost = lost_on(2)
-item = codes().get("DISK_FAILED") or fail(f"no DISK_FAILED in {sorted(codes())}")
+watch_for("DISK_FAILED", lambda: "DISK_FAILED" in codes(), 5)  # facts may be half a second old
+item = codes()["DISK_FAILED"]
 if "diskgroup replace" not in item["command"] or not group(2)["open"]:
     fail(f"{item}, {group(2)}")
 lab.in_sync(60)
@@ -154,4 +155,56 @@ for n in (1, 2, 3):
     lab.in_sync(60)
 history.finish()
 verify(1)
+
+step("a device that works is replaced, slowly: until all of it is fetched again no other node may go")
+owner = {g["group"]: int(g["node"][4:]) for g in lab.json("diskgroup", "list")["diskgroups"]}
+here, other = (owner[g] for g in groups_of(lab.json("volume", "show", "bulk"), 0))
+third = 6 - here - other
+
+
+def lacks():
+    stats = group(here, third)["stats"]
+    return stats["damaged_bytes"] + stats["lost_live_bytes"]
+
+
+def asked(*words):
+    return lab.ashlar(*words, node=third, rc=None)[0]
+
+
+lab.ashlar("diskgroup", "flush", group(here)["group"], node=third)
+watch_for("nothing to be damaged", lambda: not lacks() and asked("can-stop", f"node{other}") == 0, 90)
+lab.ashlar("cluster", "set", "rebuild_limit_mib_s", "2")
+used = max((d for d in group(here)["devices"] if d["role"] == "capacity" and d["state"] == "ok"),
+           key=lambda d: d.get("path", "").endswith("/capacity"))
+replace(here, used["path"], fresh(here, "last", 256 * MIB))
+refusals = {"can-stop": ("can-stop", f"node{other}"), "can-lose": ("can-lose", f"node{other}"),
+            "node remove": ("node", "remove", f"node{other}", "--dry-run"),
+            "node evacuate": ("node", "evacuate", f"node{other}")}
+for what, words in refusals.items():
+    if asked(*words) != 5 or not lacks():
+        fail(f"{what} of node {other}, with {lacks()} bytes damaged in the group of node {here}")
+watch_for("DATA_REPAIRING", lambda: "DATA_REPAIRING" in codes(third), 5)
+item = codes(third)["DATA_REPAIRING"]
+if item["severity"] != "warning" or f"node{here}" not in item["affected"][0]:
+    fail(f"{item}")
+lab.do("kill", other)
+dead = ("node", "remove", f"node{other}", "--dead", "--dry-run")
+watch_for("it to be missed", lambda: asked(*dead) != 1, 30)
+if asked(*dead) != 5 or not lacks():
+    fail(f"node {other} could be removed, with {lacks()} bytes damaged in the group of node {here}")
+lab.do("start", other)
+while lacks():
+    answer = asked("can-stop", f"node{other}")
+    if answer != 5 and lacks():
+        fail(f"can-stop answers {answer} with {lacks()} bytes damaged")
+    time.sleep(0.1)
+lab.in_sync(60)
+watch_for("can-stop to say yes", lambda: asked("can-stop", f"node{other}") == 0, 30)
+watch_for("DATA_REPAIRING to go", lambda: "DATA_REPAIRING" not in codes(third), 5)
+lab.do("kill", other)
+watch_for("a removal to be fine", lambda: asked(*dead) == 0, 30)
+lab.do("start", other)
+lab.in_sync(60)
+for n in (1, 2, 3):
+    verify(n)
 lab.done()
