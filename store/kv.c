@@ -37,6 +37,7 @@ struct kv {
 	rocksdb_writeoptions_t *write, *write_sync;
 	_Atomic uint64_t cpu_ns, gets, table_reads;
 	int mark; /* the mark file, or -1: opened for reading */
+	uint64_t tables_version, newest_table;
 };
 struct kv_batch {
 	rocksdb_writebatch_t *wb;
@@ -227,56 +228,152 @@ static struct kv *kv_alloc(const char *dir, bool read_only)
 	return kv;
 }
 
+static uint64_t kv_property(struct kv *kv, enum kv_cf cf, const char *name)
+{
+	char *text = rocksdb_property_value_cf(kv->db, kv->cf[cf], name);
+	uint64_t v = text ? strtoull(text, NULL, 10) : 0;
+
+	rocksdb_free(text);
+	return v;
+}
+
 /* ---- The mark ----------------------------------------------------------------------------------
- * How far the database has come, beside it. A flipped bit in the length of its manifest's last record
- * looks to RocksDB like a torn tail: it opens as it was before, without a word, and its newer tables are
- * deleted. Written at the opening and after each synced commit, and not synced itself, so that a loss of
- * power can only leave an older one: u64 magic, u64 sequence number, u64 xxh3 of both, little-endian.
+ * How far the database has come, beside it. A flipped bit in the length of one of its manifest's last
+ * records looks to RocksDB like a torn tail: it opens as it was before, without a word, and its newer tables
+ * are deleted. Its sequence number tells, unless the write-ahead log has something newer than those tables:
+ * then the newest table does. Written at the opening and after each synced commit, and not synced itself, so
+ * that a loss of power can only leave an older one: u64 magic, u64 sequence number, u64 number of the newest
+ * table, u64 xxh3 of these, little-endian.
  */
 
 #define MARK_FILE  "ashlar-mark"
-#define MARK_MAGIC 0x314b524d4c485341ull /* "ASHLMRK1" */
-#define MARK_SIZE  24u
+#define MARK_MAGIC 0x324b524d4c485341ull /* "ASHLMRK2" */
+#define MARK_SIZE  32u
 
-static void mark_write(struct kv *kv)
+struct mark {
+	uint64_t sequence, table;
+};
+/* What was there before an opening, which deletes tables and makes one of what the write-ahead log has. */
+struct before {
+	struct mark mark;
+	uint64_t newest_file; /* table in the directory */
+};
+
+static uint64_t table_number(const char *name)
+{
+	char *end;
+	uint64_t n = strtoull(name, &end, 10);
+
+	return strcmp(end, ".sst") ? 0 : n;
+}
+
+/* In use, with a number of `upto` at most. */
+static uint64_t newest_table(struct kv *kv, uint64_t upto)
+{
+	const rocksdb_livefiles_t *l = rocksdb_livefiles(kv->db);
+	uint64_t newest = 0;
+
+	for (int i = 0; i < rocksdb_livefiles_count(l); i++) {
+		const char *name = rocksdb_livefiles_name(l, i);
+		uint64_t n = table_number(name + (*name == '/'));
+
+		if (n <= upto)
+			newest = MAX(newest, n);
+	}
+	rocksdb_livefiles_destroy(l);
+	return newest;
+}
+
+static struct mark mark_now(struct kv *kv)
+{
+	uint64_t versions = 1;
+
+	for (unsigned i = 0; i < KV_CFS; i++)
+		versions += kv_property(kv, (enum kv_cf)i, "rocksdb.current-super-version-number");
+	if (versions != kv->tables_version) { /* grows with each change of them */
+		kv->tables_version = versions;
+		kv->newest_table = newest_table(kv, UINT64_MAX);
+	}
+	return (struct mark){rocksdb_get_latest_sequence_number(kv->db), kv->newest_table};
+}
+
+static void mark_put(const struct kv *kv, struct mark m)
 {
 	uint8_t b[MARK_SIZE];
 
-	if (kv->mark < 0)
-		return;
 	put_le64(b, MARK_MAGIC);
-	put_le64(b + 8, rocksdb_get_latest_sequence_number(kv->db));
-	put_le64(b + 16, hash_xxh3(b, 16, 0));
+	put_le64(b + 8, m.sequence);
+	put_le64(b + 16, m.table);
+	put_le64(b + 24, hash_xxh3(b, 24, 0));
 	errno = ENOSPC; /* of a short write */
 	if (pwrite(kv->mark, b, sizeof(b), 0) != sizeof(b))
 		log_warn("kv", "the mark of the database cannot be written", "error=%s", err_name(-errno));
 }
 
-/* 0, or -ERR_CORRUPT: the database has been further than it is. A mark that is not there or damaged says
- * nothing; so it is made anew at once, also for a database that nothing is written to. One that was just
- * created has none yet: what is there is another one's. */
-static int mark_check(struct kv *kv, const char *dir, bool create, bool read_only)
+static void mark_write(struct kv *kv)
+{
+	if (kv->mark >= 0)
+		mark_put(kv, mark_now(kv));
+}
+
+/* One that is not there or damaged says nothing. */
+static struct mark mark_read(const char *dir)
 {
 	CLEANUP(free_ptr) char *path = xasprintf("%s/" MARK_FILE, dir);
-	int fd = open(path, read_only ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	uint64_t now = rocksdb_get_latest_sequence_number(kv->db), then = 0;
+	struct mark m = {0};
 	uint8_t b[MARK_SIZE];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		return 0;
-	if (!create && pread(fd, b, sizeof(b), 0) == sizeof(b) && get_le64(b) == MARK_MAGIC &&
-	    get_le64(b + 16) == hash_xxh3(b, 16, 0))
-		then = get_le64(b + 8);
-	if (read_only)
-		close(fd);
-	else
-		kv->mark = fd;
-	if (then <= now) {
+		return m;
+	if (pread(fd, b, sizeof(b), 0) == sizeof(b) && get_le64(b) == MARK_MAGIC &&
+	    get_le64(b + 24) == hash_xxh3(b, 24, 0))
+		m = (struct mark){get_le64(b + 8), get_le64(b + 16)};
+	close(fd);
+	return m;
+}
+
+/* A newest table that is gone is out of use: a compaction left nothing of it. */
+static struct before look_before(const char *dir)
+{
+	struct before b = {.mark = mark_read(dir)};
+	DIR *d = opendir(dir);
+	bool there = false;
+
+	for (struct dirent *e; d && (e = readdir(d));) {
+		uint64_t n = table_number(e->d_name);
+
+		b.newest_file = MAX(b.newest_file, n);
+		there |= n && n == b.mark.table;
+	}
+	if (d)
+		closedir(d);
+	if (!there)
+		b.mark.table = 0;
+	return b;
+}
+
+/* 0, or -ERR_CORRUPT: the database has been further than it is: the table of the mark is there, and neither
+ * it nor what a compaction made of it is in use. This opening deletes it, so the mark says from now on that
+ * the database is lost. Else the mark is made anew at once, also for one that nothing is written to. */
+static int mark_check(struct kv *kv, const char *dir, const struct before *b, bool read_only)
+{
+	CLEANUP(free_ptr) char *path = xasprintf("%s/" MARK_FILE, dir);
+	struct mark now = {.sequence = rocksdb_get_latest_sequence_number(kv->db),
+			   .table = newest_table(kv, b->newest_file)};
+
+	if (!read_only)
+		kv->mark = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (b->mark.sequence <= now.sequence && b->mark.table <= now.table) {
 		mark_write(kv);
 		return 0;
 	}
 	log_error("kv", "the map database is older than it was: its manifest or log is damaged",
-		  "dir=%s sequence=%llu was=%llu", dir, (unsigned long long)now, (unsigned long long)then);
+		  "dir=%s sequence=%llu was=%llu table=%llu was=%llu", dir,
+		  (unsigned long long)now.sequence, (unsigned long long)b->mark.sequence,
+		  (unsigned long long)now.table, (unsigned long long)b->mark.table);
+	if (kv->mark >= 0)
+		mark_put(kv, (struct mark){.sequence = UINT64_MAX});
 	return -ERR_CORRUPT;
 }
 
@@ -288,6 +385,8 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 	const char *names[KV_CFS + 1];
 	const rocksdb_options_t *options[KV_CFS + 1];
 	rocksdb_column_family_handle_t *handles[KV_CFS + 1];
+	/* One that is made now has none yet: what is there is another one's. */
+	struct before before = create ? (struct before){0} : look_before(dir);
 	char *err = NULL;
 
 	for (unsigned i = 0; i < KV_CFS; i++) {
@@ -308,7 +407,7 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 		return kv_error(err, "open");
 	memcpy(kv->cf, handles, sizeof(kv->cf));
 	kv->default_cf = handles[KV_CFS];
-	return mark_check(kv, dir, create, read_only);
+	return mark_check(kv, dir, &before, read_only);
 }
 
 /* Is there a database at all? Only a directory that can be looked into and has none says no. */
@@ -647,15 +746,6 @@ int kv_commit(struct kv *kv, struct kv_batch *b, bool sync)
 	if (sync && !err)
 		mark_write(kv);
 	return kv_error(err, "commit");
-}
-
-static uint64_t kv_property(struct kv *kv, enum kv_cf cf, const char *name)
-{
-	char *text = rocksdb_property_value_cf(kv->db, kv->cf[cf], name);
-	uint64_t v = text ? strtoull(text, NULL, 10) : 0;
-
-	rocksdb_free(text);
-	return v;
 }
 
 uint64_t kv_used_bytes(struct kv *kv)

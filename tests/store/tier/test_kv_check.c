@@ -12,8 +12,13 @@
 
 #define ROWS 2000u
 
-/* forget: its mark was lost before the last opening, since when nothing was written. */
-static void make_as(const char *dir, bool forget)
+enum last {
+	OPENED,    /* the last thing that was done to it */
+	FORGOTTEN, /* the same; its mark was lost before */
+	WRITTEN,   /* something newer than its tables is in the write-ahead log */
+};
+
+static void make_as(const char *dir, enum last last)
 {
 	struct kv_batch *b = kv_batch_create();
 	uint8_t key[8], value[200];
@@ -28,21 +33,27 @@ static void make_as(const char *dir, bool forget)
 		kv_batch_put(kv, b, KV_MAP, key, sizeof(key), value, sizeof(value));
 	}
 	EXPECT_OK(kv_commit(kv, b, true));
-	kv_batch_destroy(b);
 	kv_close(kv);
-	if (forget) {
+	if (last == FORGOTTEN) {
 		char *mark = xasprintf("%s/ashlar-mark", dir);
 
 		EXPECT_EQ(unlink(mark), 0);
 		free(mark);
 	}
 	EXPECT_OK(kv_open(dir, false, &kv)); /* makes a table of what was in the write-ahead log */
+	if (last == WRITTEN) {
+		put_be64(key, ROWS);
+		kv_batch_clear(b);
+		kv_batch_put(kv, b, KV_MAP, key, sizeof(key), value, sizeof(value));
+		EXPECT_OK(kv_commit(kv, b, true));
+	}
+	kv_batch_destroy(b);
 	kv_close(kv);
 }
 
 static void make(const char *dir)
 {
-	make_as(dir, false);
+	make_as(dir, OPENED);
 }
 
 /* The largest table. */
@@ -173,20 +184,20 @@ static char *newest(const char *dir, const char *prefix)
 
 /* What RocksDB takes for a torn tail of its manifest, and opens as it was before. It may be lost, but never
  * older than it was. */
-static void manifest_without_its_end(bool idle)
+static void manifest_without_its_end(enum last last)
 {
 	unsigned lost = 0;
 	off_t size = 1 << 20;
 
 	for (off_t cut = 1; cut < size; cut += 97) {
-		char *dir = xasprintf("%s/cut%d.%ld", test_dir(), idle, (long)cut), *path;
+		char *dir = xasprintf("%s/cut%d.%ld", test_dir(), last, (long)cut), *path;
 		uint8_t key[8], value[200];
 		struct kv *kv;
 		struct stat st;
 		size_t len;
 		int rc;
 
-		make_as(dir, idle);
+		make_as(dir, last);
 		path = newest(dir, "MANIFEST-");
 		EXPECT_EQ(stat(path, &st), 0);
 		size = st.st_size;
@@ -208,10 +219,15 @@ static void manifest_without_its_end(bool idle)
 
 TEST(kv_check, a_manifest_without_its_end)
 {
-	manifest_without_its_end(false);
+	manifest_without_its_end(OPENED);
 }
 
 TEST(kv_check, a_manifest_without_its_end_and_nothing_written_since_the_opening)
 {
-	manifest_without_its_end(true);
+	manifest_without_its_end(FORGOTTEN);
+}
+
+TEST(kv_check, a_manifest_without_its_end_and_something_newer_in_the_log)
+{
+	manifest_without_its_end(WRITTEN);
 }
