@@ -38,6 +38,7 @@ struct kv {
 	_Atomic uint64_t cpu_ns, gets, table_reads;
 	int mark; /* the mark file, or -1: opened for reading */
 	uint64_t tables_version, newest_table;
+	bool never_compacts;
 };
 struct kv_batch {
 	rocksdb_writebatch_t *wb;
@@ -380,6 +381,20 @@ static int mark_check(struct kv *kv, const char *dir, const struct before *b, bo
 /* ---- Open, close, format -----------------------------------------------------------------------
  */
 
+static int compactions_on(struct kv *kv)
+{
+	static const char *const key[] = {"disable_auto_compactions"}, *const value[] = {"false"};
+	int rc = 0;
+
+	for (unsigned i = 0; i < KV_CFS && !rc; i++) {
+		char *err = NULL;
+
+		rocksdb_set_options_cf(kv->db, kv->cf[i], 1, key, value, &err);
+		rc = kv_error(err, "open");
+	}
+	return rc;
+}
+
 static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_only)
 {
 	const char *names[KV_CFS + 1];
@@ -387,6 +402,7 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 	rocksdb_column_family_handle_t *handles[KV_CFS + 1];
 	/* One that is made now has none yet: what is there is another one's. */
 	struct before before = create ? (struct before){0} : look_before(dir);
+	int rc;
 	char *err = NULL;
 
 	for (unsigned i = 0; i < KV_CFS; i++) {
@@ -395,6 +411,9 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 	}
 	names[KV_CFS] = "default";
 	options[KV_CFS] = kv->default_options;
+	/* None begins before the look at the tables (mark_check). */
+	for (unsigned i = 0; i <= KV_CFS; i++)
+		rocksdb_options_set_disable_auto_compactions((rocksdb_options_t *)options[i], 1);
 	rocksdb_options_set_create_if_missing(kv->options, create);
 	rocksdb_options_set_create_missing_column_families(kv->options, create);
 	if (read_only)
@@ -407,7 +426,8 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 		return kv_error(err, "open");
 	memcpy(kv->cf, handles, sizeof(kv->cf));
 	kv->default_cf = handles[KV_CFS];
-	return mark_check(kv, dir, &before, read_only);
+	rc = mark_check(kv, dir, &before, read_only);
+	return rc || read_only || kv->never_compacts ? rc : compactions_on(kv);
 }
 
 /* Is there a database at all? Only a directory that can be looked into and has none says no. */
@@ -437,6 +457,7 @@ static int lost_if_damaged(int rc, const char *dir)
 /* Nothing makes few files of many then: writing must not wait for that. */
 static void never_compact(struct kv *kv)
 {
+	kv->never_compacts = true;
 	for (unsigned i = 0; i < KV_CFS; i++) {
 		rocksdb_options_set_disable_auto_compactions(kv->cf_options[i], 1);
 		rocksdb_options_set_level0_slowdown_writes_trigger(kv->cf_options[i], 1 << 20);
