@@ -197,7 +197,6 @@ while lacks():
     answer = asked("can-stop", f"node{other}")
     if answer != 5 and lacks():
         fail(f"can-stop answers {answer} with {lacks()} bytes damaged")
-    time.sleep(0.1)
 lab.in_sync(60)
 watch_for("can-stop to say yes", lambda: asked("can-stop", f"node{other}") == 0, 30)
 watch_for("DATA_REPAIRING to go", lambda: "DATA_REPAIRING" not in codes(third), 5)

@@ -33,10 +33,7 @@ def all_served(names):
 
 def until(what, fn, limit):
     begun = time.monotonic()
-    while not fn():
-        if time.monotonic() - begun > limit:
-            fail(f"{what}: not within {limit} s")
-        time.sleep(0.2)
+    watch_for(what, fn, limit)
     print(f"    {what:<28} {time.monotonic() - begun:8.1f} s")
 
 
