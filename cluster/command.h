@@ -38,14 +38,16 @@ enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4,
 		 /* An operator's, audited (state_force.c). */
 		 OBJ_FORCE = 6, OBJ_DISCARD = 7,
 		 /* The primary has seen all that may hold data of an unsure object. */
-		 OBJ_SETTLE = 8 };
+		 OBJ_SETTLE = 8,
+		 /* The primary met writes at a replica it was filling that it lacks itself (T5). */
+		 OBJ_QUARANTINE = 9 };
 struct object_change {
 	uint8_t op, keep; /* keep: at a takeover: the old primary stays in I; at a drop: it has shown less */
 	uint64_t object;
 	uint32_t epoch; /* the one it was proposed on */
 	struct map_member replica; /* who; place: group and incarnation */
 	uint16_t node;	      /* takeover, force: new primary's node */
-	uint32_t incarnation; /* takeover, force: of that node; drop, promote: of the proposing node */
+	uint32_t incarnation; /* takeover, force: of that node; others: of the proposer's */
 	uint16_t proposer;
 };
 #define OBJECT_CHANGES_MAX 512u

@@ -86,8 +86,8 @@ struct map_member {
 	uint32_t gen; /* epoch at which it was placed */
 	bool in;
 	bool filled; /* was `in` once: may hold acknowledged writes that no member of I has */
-	/* In quarantine: a force went past it. It is `out`, nobody fills it or purges it, until an operator
-	 * discards it or forces the object to it. */
+	/* In quarantine: a force went past it, or it has what its source lost. It is `out`, nobody fills it
+	 * or purges it, until an operator discards it or forces the object to it. */
 	bool kept;
 };
 

@@ -891,7 +891,7 @@ static void info(struct object *o, struct replica_info *out)
 		return;
 	}
 	out->state = !o->listed                     ? "not in the map"
-		     : o->me >= 0 && o->config.member[o->me].kept ? "in quarantine: a force went past it"
+		     : o->me >= 0 && o->config.member[o->me].kept ? "in quarantine: an operator must decide"
 		     : map_object_awaits(o->r->map, &o->config)
 			     ? "recovered: waits for a node to come back, or to be removed"
 		     : o->creating                  ? "being created"

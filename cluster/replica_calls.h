@@ -87,6 +87,7 @@ void propose_takeover(struct object *o);
 struct member *primary_member(struct primary *p, const struct session *s, uint32_t join);
 void members_from_config(struct primary *p); /* of a tenure that begins */
 void members_join(struct primary *p);	     /* those whose time has come */
+void member_quarantine(struct member *m); /* proposes it: an operator decides what becomes of the replica */
 void member_unjoin(struct member *m, uint64_t retry_us);
 bool member_tick(struct primary *p, struct member *m, uint64_t now); /* still busy? */
 void primary_reconfigure(struct primary *p);

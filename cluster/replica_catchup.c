@@ -16,10 +16,8 @@
 #define SYNC_BYTES_MAX    (8u << 20)  /* copies stop earlier than client writes */
 #define FILL_COPIES_MAX   4u
 #define LOG_COPIES        5000u /* of 10000: from here on a target gets copies at the floor's rate only */
-#define RAISE_AGAIN_US    1000000u
 
-/* OLDER: than the target's, it waits for a write here */
-enum page_state { PAGE_UNKNOWN, PAGE_DIFFERS, PAGE_COPYING, PAGE_OLDER, PAGE_CURRENT };
+enum page_state { PAGE_UNKNOWN, PAGE_DIFFERS, PAGE_COPYING, PAGE_CURRENT };
 enum fill_stage { FILL_FOLDS, FILL_VERSIONS, FILL_COPY };
 enum copy_stage { COPY_FREE, COPY_ASKED, COPY_RANGE, COPY_MANIFEST, COPY_READ };
 
@@ -55,7 +53,6 @@ struct fill {
 	bool asked, comparing, complete_sent, running, again;
 	bool only_without_data; /* for now */
 	uint32_t complete_at; /* copies_sent with which COMPLETE is acknowledged */
-	uint64_t raised_us;   /* when a page became OLDER; 0: none is */
 	struct store_folds folds;
 	struct store_versions versions;
 	struct msg_versions their_versions;
@@ -137,7 +134,7 @@ uint8_t fill_skip_mask(struct fill *f, const struct record *rec, bool skip_all)
 		if (*st == PAGE_CURRENT || !rule(RULE_SKIP))
 			continue;
 		mask |= (uint8_t)(1u << i);
-		if ((*st == PAGE_UNKNOWN && rule(RULE_TOUCHED)) || *st == PAGE_OLDER) {
+		if (*st == PAGE_UNKNOWN && rule(RULE_TOUCHED)) {
 			*st = PAGE_DIFFERS;
 			f->cursor = MIN(f->cursor, first + i);
 		}
@@ -327,48 +324,36 @@ static void differ(struct copy *c)
 	c->data = data;
 }
 
-/* Nothing that is committed is in a copy and not at its source (C1), unless the source lost it (T5): its disk
- * went back to what it once was, while a copy was under way. */
-static void source_lacks(struct fill *f, uint32_t page)
+static bool only_copy(const struct primary *p)
 {
-	struct primary *p = f->primary;
-
-	if (p->lack_told)
-		return;
-	p->lack_told = true;
-	replica_event(p->r, 2, "REPLICA_LOST_DATA",
-		      "object %llx: the replica on node %u, group %u lacks writes to page %u that were "
-		      "acknowledged: an unfinished copy on node %u once got them from it",
-		      (unsigned long long)f->object->id, p->r->node, f->object->group->id, page,
-		      f->member->node);
+	for (unsigned i = 0; i < p->member_count; i++)
+		if (p->member[i].want)
+			return false;
+	return true;
 }
 
-/* A store keeps a page against one that is older, at replay (Y4) and when it is destaged. So where the
- * target's page is newer, ours first gets a version of this tenure, by a write of a block as it is; that
- * makes the page one to be copied again (fill_skip_mask). */
-static void copy_raise(struct copy *c)
+/* Nothing that is committed is in a copy and not at its source (C1), unless the source lost it (T5): its disk
+ * went back to what it once was, while a copy was under way. The target's may be the last one of it, so
+ * nothing is copied over it: an operator decides, until then it is in quarantine. Where the page is damaged
+ * here, and others may have it, it is mended first. */
+static void source_is_older(struct copy *c)
 {
 	struct fill *f = c->fill;
-	unsigned i = ~c->mine.damaged ? (unsigned)__builtin_ctzll(~c->mine.damaged) : 0;
+	struct primary *p = f->primary;
+	struct member *m = f->member;
 
-	source_lacks(f, c->page);
-	f->page[c->page] = PAGE_OLDER;
-	f->raised_us = loop_mono_us(f->primary->r->loop);
 	copy_end(c);
-	(void)mend_begin(f->primary->r, f->object->id, c->page * PAGE_BLOCKS + i, 1, true, NULL, NULL);
-}
-
-/* Those whose write came to nothing are looked at again. */
-static void raise_again(struct fill *f)
-{
-	if (!f->raised_us || loop_mono_us(f->primary->r->loop) - f->raised_us < RAISE_AGAIN_US)
-		return;
-	f->raised_us = 0;
-	for (uint32_t i = 0; i < f->pages; i++)
-		if (f->page[i] == PAGE_OLDER) {
-			f->page[i] = PAGE_DIFFERS;
-			f->cursor = MIN(f->cursor, i);
-		}
+	if (!c->mine.damaged || only_copy(p)) {
+		if (!p->lack_told)
+			replica_event(p->r, 2, "REPLICA_LOST_DATA",
+				      "object %llx: the replica on node %u, group %u lacks writes to page %u "
+				      "that were acknowledged: an unfinished copy on node %u has them",
+				      (unsigned long long)p->object->id, p->r->node, p->object->group->id,
+				      c->page, m->node);
+		p->lack_told = true;
+		member_quarantine(m);
+	}
+	member_unjoin(m, now_us(p->r) + 1000000);
 }
 
 static void copy_send(struct copy *c)
@@ -452,7 +437,7 @@ static void copy_run(struct copy *c, int rc)
 			break;
 		case COPY_MANIFEST:
 			if (version_cmp(c->mine.version, c->theirs.version) < 0) {
-				copy_raise(c);
+				source_is_older(c);
 				return;
 			}
 			differ(c);
@@ -610,7 +595,6 @@ static void advance(struct fill *f)
 		else
 			f->stage = FILL_COPY;
 	}
-	raise_again(f);
 	for (unsigned i = 0; i < FILL_COPIES_MAX && f->stage == FILL_COPY; i++) {
 		c = &f->copies[i];
 		if (c->stage != COPY_FREE)

@@ -162,6 +162,15 @@ static void lacks_committed(struct member *m)
 	primary_end(o, "it lacks what a member knows to be committed");
 }
 
+/* A replica that is out has what is nowhere else, and this one serves already. */
+void member_quarantine(struct member *m)
+{
+	struct object_change c = object_change_for(m->primary->object, OBJ_QUARANTINE);
+
+	c.replica = m->id;
+	replica_propose(m->primary->r, &c);
+}
+
 /* It is asked again every second; that is said once. */
 static void contradicts(struct member *m)
 {
@@ -173,6 +182,8 @@ static void contradicts(struct member *m)
 			      "was cut",
 			      (unsigned long long)o->id, m->node);
 	m->diverged = true;
+	if (m->primary->state == PRIMARY_SERVE && !m->in)
+		member_quarantine(m);
 }
 
 void primary_joined(struct session *s, const struct msg_joined *j)

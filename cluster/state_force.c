@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What only an operator may ask for: that an object goes on from a replica that may lack acknowledged writes
- * (force), and that what a force went past is given up (discard).
+ * (force), and that what is in quarantine is given up (discard).
  *
  * A force names the truth: one replica, which alone is in-sync from then on, in a new recovery generation, so
  * that nothing of the lost time can win against it. Every other member is put in quarantine, whatever it
  * holds: nobody fills it, promotes it or purges it, so that the choice can be taken back by forcing the
  * object to it. It is refused while the process that the tenure is bound to may still be serving: that no
- * state can know, an operator must have said it (node remove --dead), or the process is known to be gone. */
+ * state can know, an operator must have said it (node remove --dead), or the process is known to be gone.
+ *
+ * A primary puts a replica in quarantine by itself when it finds, while filling it, that this one has
+ * acknowledged writes which it lacks: what it would copy over them may be their last place (T5). */
 #include "cluster/state_impl.h"
 
 #define GENERATION_MAX 255u
@@ -55,6 +58,20 @@ enum object_refusal state_force(struct state *s, struct map_object *o, const str
 	return OBJ_DONE;
 }
 
+enum object_refusal state_quarantine(struct state *s, struct map_object *o, const struct object_change *ch)
+{
+	int found = state_member_find(o, &ch->replica);
+
+	if (found < 0 || !map_member_node(&s->map, &o->member[found]))
+		return OBJ_NOT_MEMBER;
+	if (o->member[found].in)
+		return OBJ_IS_IN;
+	if (o->member[found].kept)
+		return OBJ_KEPT;
+	o->member[found].kept = true;
+	return OBJ_DONE;
+}
+
 enum object_refusal state_discard(struct state *s, struct map_object *o, const struct object_change *ch)
 {
 	int found = state_member_find(o, &ch->replica);
@@ -67,38 +84,49 @@ enum object_refusal state_discard(struct state *s, struct map_object *o, const s
 	return OBJ_DONE;
 }
 
-static void tell(struct state *s, uint32_t volume, unsigned forced, unsigned discarded)
-{
-	const struct map_volume *v = map_volume(&s->map, volume);
+struct told {
+	uint32_t volume;
+	unsigned forced, quarantined, discarded;
+};
 
-	if (forced)
+static void tell(struct state *s, const struct told *t)
+{
+	const struct map_volume *v = map_volume(&s->map, t->volume);
+
+	if (t->forced)
 		state_event_add(s, 2, "DATA_FORCED",
 				"volume %s: %u object%s from replicas that may lack acknowledged writes; the "
 				"other replicas are in quarantine",
-				v->name, forced, forced == 1 ? " goes on" : "s go on");
-	if (discarded)
+				v->name, t->forced, t->forced == 1 ? " goes on" : "s go on");
+	if (t->quarantined)
+		state_event_add(s, 2, "DATA_QUARANTINED",
+				"volume %s: %u replica%s acknowledged writes that the in-sync ones lack, and "
+				"%s put in quarantine",
+				v->name, t->quarantined, t->quarantined == 1 ? " has" : "s have",
+				t->quarantined == 1 ? "was" : "were");
+	if (t->discarded)
 		state_event_add(s, 1, "QUARANTINE_DISCARDED",
-				"volume %s: %u replica%s in quarantine given up", v->name, discarded,
-				discarded == 1 ? " was" : "s were");
+				"volume %s: %u replica%s in quarantine given up", v->name, t->discarded,
+				t->discarded == 1 ? " was" : "s were");
 }
 
 void state_force_audit(struct state *s, const struct command *c, const struct command_result *out)
 {
-	unsigned forced = 0, discarded = 0;
-	uint32_t volume = 0;
+	struct told t = {0};
 
 	for (unsigned i = 0; i < c->object.count; i++) {
 		const struct object_change *ch = &c->object.change[i];
 
-		if (out->object[i] != OBJ_DONE || (ch->op != OBJ_FORCE && ch->op != OBJ_DISCARD))
+		if (out->object[i] != OBJ_DONE ||
+		    (ch->op != OBJ_FORCE && ch->op != OBJ_QUARANTINE && ch->op != OBJ_DISCARD))
 			continue;
-		if (object_volume(ch->object) != volume) {
-			tell(s, volume, forced, discarded);
-			forced = discarded = 0;
-			volume = object_volume(ch->object);
+		if (object_volume(ch->object) != t.volume) {
+			tell(s, &t);
+			t = (struct told){.volume = object_volume(ch->object)};
 		}
-		forced += ch->op == OBJ_FORCE;
-		discarded += ch->op == OBJ_DISCARD;
+		t.forced += ch->op == OBJ_FORCE;
+		t.quarantined += ch->op == OBJ_QUARANTINE;
+		t.discarded += ch->op == OBJ_DISCARD;
 	}
-	tell(s, volume, forced, discarded);
+	tell(s, &t);
 }

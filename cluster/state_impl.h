@@ -98,6 +98,7 @@ bool state_node_current(const struct state *s, uint16_t node, uint32_t incarnati
 /* state_force.c. force: *epoch gets its generation. audit: after a command's changes, tells who asked. */
 enum object_refusal state_force(struct state *s, struct map_object *o, const struct object_change *ch,
 				uint32_t *epoch);
+enum object_refusal state_quarantine(struct state *s, struct map_object *o, const struct object_change *ch);
 enum object_refusal state_discard(struct state *s, struct map_object *o, const struct object_change *ch);
 void state_force_audit(struct state *s, const struct command *c, const struct command_result *out);
 /* state_recover.c: whether an unsure object takes this change; whether a member stays `in` at a takeover */

@@ -219,6 +219,9 @@ static enum object_refusal change_apply(struct state *s, const struct object_cha
 	case OBJ_FORCE:
 		rc = state_force(s, o, ch, &epoch);
 		break;
+	case OBJ_QUARANTINE:
+		rc = proposed_by_primary(s, o, ch) ? state_quarantine(s, o, ch) : OBJ_NOT_MEMBER;
+		break;
 	case OBJ_DISCARD:
 		rc = state_discard(s, o, ch);
 		break;

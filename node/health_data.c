@@ -235,7 +235,7 @@ static void check_rebuild(struct ctx *c)
 	}
 }
 
-/* What a force went past: nobody else may decide that it is not wanted. */
+/* What a force went past, or has more than its source: nobody else may decide that it is not wanted. */
 static void check_quarantine(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_QUARANTINED", HEALTH_WARNING);
@@ -254,9 +254,11 @@ static void check_quarantine(struct ctx *c)
 	}
 	if (!keep_item(c, i))
 		return;
-	SAY(i->summary, "%u replica%s of %u volume%s kept in quarantine since a force went past %s",
+	SAY(i->summary,
+	    "%u replica%s of %u volume%s kept in quarantine: a force went past %s, or %s what %s source lost",
 	    replicas, replicas == 1 ? "" : "s", i->count, i->count == 1 ? " is" : "s are",
-	    replicas == 1 ? "it" : "them");
+	    replicas == 1 ? "it" : "them", replicas == 1 ? "it has" : "they have",
+	    replicas == 1 ? "its" : "their");
 	SAY(i->risk, "they may have writes that the volume lacks, and take space; no new copy is made where "
 		     "they are");
 	SAY(i->command,

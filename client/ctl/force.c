@@ -221,7 +221,8 @@ const struct verb force_verbs[] = {
 	 "Example: ashlar volume force vm1; ashlar volume force vm1 --accept-loss",
 	 volume_force},
 	{"quarantine", "list", "",
-	 "Lists what a force went past and nobody touches.\n\nExample: ashlar quarantine list",
+	 "Lists replicas that nobody touches: a force went past them, or they have writes that their source "
+	 "lost.\n\nExample: ashlar quarantine list",
 	 quarantine_list},
 	{"quarantine", "discard", "NAME [--object N] [--group G] [--yes]",
 	 "Gives up what a volume has in quarantine, for good; its place is free for new copies.\n\n"

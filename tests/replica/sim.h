@@ -154,6 +154,7 @@ bool sim_store_has_marked(struct store *s);
 void sim_store_spoil(struct store *s); /* its log is damaged where it was durable (L3) */
 void sim_store_mend(struct store *s); /* what it could not read, it can again */
 bool sim_store_quiet(struct store *s);
+struct version sim_store_page(struct store *s, uint64_t object, uint32_t page);
 const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
 bool sim_store_holds(struct store *s, uint64_t object);
 
@@ -238,6 +239,8 @@ bool sim_case_full_member(uint64_t seed);
 bool sim_case_differ(uint64_t seed);
 /* sim_lost.c */
 bool sim_case_lost(uint64_t seed);
+/* An operator's (proposer 0) or a node's change of object i, to its member on `node`, as the map says now. */
+void sim_change_one(uint32_t i, uint8_t op, unsigned node, unsigned proposer);
 bool sim_case_newer_page(uint64_t seed);
 /* sim_joins.c */
 bool sim_case_reborn(uint64_t seed);

@@ -94,7 +94,7 @@ static struct object_change change(uint32_t i, uint8_t op, unsigned node, unsign
 	return ch;
 }
 
-static void change_one(uint32_t i, uint8_t op, unsigned node, unsigned proposer)
+void sim_change_one(uint32_t i, uint8_t op, unsigned node, unsigned proposer)
 {
 	struct object_change ch = change(i, op, node, proposer);
 	struct command c = {.kind = CMD_OBJECT, .object = {1, &ch}};
@@ -455,13 +455,13 @@ static bool goes_back(unsigned bad, uint64_t seed)
 	sim_run_until(sim.now_us + 10000, NULL);
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
 		if (stood[i])
-			change_one(i, OBJ_FORCE, good, bad);
+			sim_change_one(i, OBJ_FORCE, good, bad);
 	sim_clients_final_reads();
 	sim_wait_for(sim_clients_done, "all is read");
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
 		if (stood[i]) {
-			change_one(i, OBJ_DISCARD, bad, 0);
-			change_one(i, OBJ_PLACE, bad, 0);
+			sim_change_one(i, OBJ_DISCARD, bad, 0);
+			sim_change_one(i, OBJ_PLACE, bad, 0);
 		}
 	sim_wait_for(both_are_in, "there are two copies again");
 	if (sim.newer_told > 2 * SIM_OBJECTS) /* once by each that met it */

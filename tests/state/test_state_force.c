@@ -158,6 +158,27 @@ TEST(force, the_quarantine_holds)
 	kit_fini(&f.k);
 }
 
+/* A primary that finds more at a replica than it has itself does not copy over it. */
+TEST(force, a_primary_puts_what_has_more_in_quarantine)
+{
+	struct state_event e;
+	struct fix f;
+
+	fix_volume(&f, 2);
+	fix_refused(&f, change(&f, OBJ_QUARANTINE, f.s, f.p), OBJ_IS_IN);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.s, f.p)), OBJ_DONE);
+	fix_refused(&f, change(&f, OBJ_QUARANTINE, f.s, f.s), OBJ_NOT_MEMBER);
+	fix_refused(&f, change(&f, OBJ_QUARANTINE, f.s, 0), OBJ_NOT_MEMBER); /* the operator's is force */
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_QUARANTINE, f.s, f.p)), OBJ_DONE);
+	EXPECT(fix_member(&f, f.s)->kept && !fix_member(&f, f.s)->in && fix_member(&f, f.p)->in);
+	state_events(f.k.s, &e, 1);
+	EXPECT_STR(e.code, "DATA_QUARANTINED");
+	fix_refused(&f, change(&f, OBJ_QUARANTINE, f.s, f.p), OBJ_KEPT);
+	fix_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.p), OBJ_KEPT);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DISCARD, f.s, 0)), OBJ_DONE);
+	kit_fini(&f.k);
+}
+
 /* The choice can be taken back. */
 TEST(force, back_to_what_is_in_quarantine)
 {

@@ -31,7 +31,7 @@ static void random_change(struct run *r, struct object_change *ch)
 	struct map_node *p;
 
 	memset(ch, 0, sizeof(*ch));
-	ch->op = (uint8_t)(1 + below(r, 9));
+	ch->op = (uint8_t)(1 + below(r, 10));
 	ch->keep = (uint8_t)below(r, 2);
 	ch->node = ch->proposer = (uint16_t)(1 + below(r, 5));
 	ch->incarnation = 1;
