@@ -225,20 +225,25 @@ static bool calm(struct primary *p, uint64_t now)
 	return true;
 }
 
-/* The member at which the object is at home; NULL: here, or at one that is not ready. *away: it is
- * not at home, whether it can move now or not. */
+/* The member at which the object is at home; NULL: here, or at one that is not ready. *away: it is not at
+ * home, whether it can move now or not, or may not be once a maintenance runs out, which changes no map. */
 static struct member *home(struct primary *p, uint16_t attached, uint64_t now, bool *away)
 {
 	struct object *o = p->object;
 	const struct map_member *at = NULL;
+	bool elsewhere, waits = false;
 	struct member *m;
 
 	for (unsigned i = 0; i < o->config.member_count; i++) {
 		const struct map_member *mb = &o->config.member[i];
 		const struct map_node *n = map_member_node(p->r->map, mb);
 
-		if (!n || mb->kept || in_maintenance(p->r, n->id))
+		if (!n || mb->kept)
 			continue;
+		if (in_maintenance(p->r, n->id)) {
+			waits = true;
+			continue;
+		}
 		if (n->id == attached && mb->in) {
 			at = mb;
 			break;
@@ -246,8 +251,9 @@ static struct member *home(struct primary *p, uint16_t attached, uint64_t now, b
 		if (!at)
 			at = mb; /* it may be on its way back: then wait for it */
 	}
-	*away = at && at != &o->config.member[o->me];
-	m = *away ? member_of(p, at) : NULL;
+	elsewhere = at && at != &o->config.member[o->me];
+	*away = elsewhere || waits;
+	m = elsewhere ? member_of(p, at) : NULL;
 	return m && can_succeed(m, now) ? m : NULL;
 }
 

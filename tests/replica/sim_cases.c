@@ -395,19 +395,21 @@ static bool none_is_left(void)
 }
 
 /* Maintenance begins while the other node does not answer for a moment, too short for it to be dropped. That
- * it answers again changes no map, and the primaries go to it all the same. */
+ * it answers again changes no map, and the primaries go to it all the same; nor does it that the maintenance
+ * runs out, and they come home. */
 bool sim_case_maintenance(uint64_t seed)
 {
 	struct sim_plan plan = {
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 	struct command cmd = {.kind = CMD_MAINTENANCE,
-			      .maintenance = {.op = MAINTENANCE_START, .ttl_s = 3600}};
+			      .maintenance = {.op = MAINTENANCE_START, .ttl_s = 20}};
 
 	sim_begin_settled(&plan);
 	moved_from = primary_node(0);
 	sim_writes(4, "beacons come fast");
 	sim_net_cut(1, 2, true);
 	sim_run_until(sim.now_us + 500000, NULL);
+	cmd.time_ms = sim.now_us / 1000;
 	cmd.maintenance.node = (uint16_t)moved_from;
 	sim_submit_command(&cmd);
 	sim_run_until(sim.now_us + 300000, NULL);
@@ -415,6 +417,10 @@ bool sim_case_maintenance(uint64_t seed)
 		sim_fail("a replica was dropped");
 	sim_net_cut(1, 2, false);
 	sim_wait_for(none_is_left, "the node in maintenance has no primary");
+	sim_run_until((cmd.time_ms + 20000) * 1000, NULL);
+	if (!none_is_left())
+		sim_fail("a primary came home before the maintenance was over:%s", sim_describe());
+	sim_wait_for(all_at_home, "the primaries are at home again");
 	return sim_finish();
 }
 

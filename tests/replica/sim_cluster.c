@@ -161,12 +161,19 @@ static void hook_event(void *ctx, uint8_t severity, const char *code, const char
 		sim_fail("event %s: %s", code, text);
 }
 
+static uint64_t hook_wall(void *ctx)
+{
+	(void)ctx;
+	return sim.now_us / 1000;
+}
+
 static const struct replicator_hooks hooks = {
 	.propose = hook_propose,
 	.group_failed = hook_failed,
 	.superseded = hook_superseded,
 	.event = hook_event,
 	.leader_known = hook_leader,
+	.wall_ms = hook_wall,
 };
 
 /* ---- Processes ----------------------------------------------------------------------------------
