@@ -5,11 +5,9 @@
  * this one their release (I5). */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "tests/store/faults/world.h"
 
-#define SECOND  1000000u
 #define LONG    (20 * SECOND) /* much longer than it takes to fill the log */
 #define LOG     (36 * MIB)    /* segments of the smallest size: each takes one BIG write */
 #define BIG     256u	      /* blocks */
@@ -63,14 +61,16 @@ static void start(struct task *t, unsigned object, void *(*fn)(void *arg))
 	EXPECT_EQ(pthread_create(&t->thread, NULL, fn, t), 0);
 }
 
-/* In virtual time. */
 static bool ends_within(struct task *t, uint32_t us)
 {
-	uint64_t until = simhost_now_us() + us;
+	return WITHIN(us, atomic_load(&t->ended));
+}
 
-	while (!atomic_load(&t->ended) && simhost_now_us() < until)
-		usleep(SECOND / 100);
-	return atomic_load(&t->ended);
+static void ends(struct task *t)
+{
+	EXPECT(ends_within(t, LONG));
+	EXPECT_OK(t->rc);
+	EXPECT_EQ(pthread_join(t->thread, NULL), 0);
 }
 
 static void *read_main(void *arg)
@@ -96,10 +96,7 @@ static void read_long(struct task *t, unsigned object)
 	watch.stretch = true;
 	vhost_set_latency(W.host, VIO_READ, LONG, LONG);
 	start(t, object, read_main);
-	for (unsigned i = 0; watch.stretch; i++) {
-		EXPECT(i < 1000);
-		usleep(10);
-	}
+	EXPECT(WITHIN(SECOND, !watch.stretch));
 }
 
 static void *write_main(void *arg)
@@ -141,12 +138,24 @@ static void check_main(void *arg)
 	w_close(&W);
 }
 
+/* The writer goes on when the reader has ended, and no sooner: the log is full of what waits for the reader.
+ * Half of its time shows that, and is far more than the writer would need. */
+static void end_one_after_the_other(struct task *reader, struct task *writer)
+{
+	bool waited = !ends_within(writer, LONG / 2);
+
+	ends(reader);
+	EXPECT(waited);
+	ends(writer);
+	w_check(&W);
+	w_close(&W);
+}
+
 /* ---- I10 ---- */
 
 static void life_of_a_reader(void *arg)
 {
 	static struct task reader, writer;
-	bool waited;
 
 	EXPECT_OK(w_format(&W));
 	open_and_watch(1);
@@ -154,16 +163,7 @@ static void life_of_a_reader(void *arg)
 	EXPECT_OK(w_create(&W, 1));
 	read_long(&reader, 0);
 	start(&writer, 1, write_main);
-	waited = !ends_within(&writer, LONG / 2); /* the log is full of what waits for the reader */
-	EXPECT(ends_within(&reader, LONG));
-	EXPECT_OK(reader.rc);
-	EXPECT(waited);
-	EXPECT(ends_within(&writer, LONG));
-	EXPECT_OK(writer.rc);
-	EXPECT_EQ(pthread_join(reader.thread, NULL), 0);
-	EXPECT_EQ(pthread_join(writer.thread, NULL), 0);
-	w_check(&W);
-	w_close(&W);
+	end_one_after_the_other(&reader, &writer);
 }
 
 TEST(release, waits_for_the_reads_begun_before)
@@ -174,6 +174,14 @@ TEST(release, waits_for_the_reads_begun_before)
 }
 
 /* ---- L2 ---- */
+
+/* For the reader: nothing else keeps the log. */
+static int all_wait(void *arg, struct wait *w)
+{
+	const struct shard *sh = &W.rig.store->shards[0];
+
+	return atomic_load(&sh->waiting) == WRITERS && !sh->dirty_pages && !sh->destages_busy ? 0 : -EAGAIN;
+}
 
 /* With the read all segments but the newest are released, and three writers wait for them: as many as it
  * takes to come round to the oldest. What names them released is under way then, or durable. */
@@ -189,7 +197,7 @@ static void life_of_three_writers(void *arg)
 	read_long(&reader, 0);
 	for (unsigned i = 0; i < WRITERS; i++)
 		start(&writer[i], 1 + i, write_main);
-	usleep(LONG / 2);
+	EXPECT(WITHIN(LONG / 2, !rig_call(&W.rig, 0, all_wait, NULL)));
 	vhost_set_latency(W.host, VIO_WRITE, SLOW_WRITE_US, SLOW_WRITE_US);
 	watch.cut = true;
 	for (unsigned i = 0; i < WRITERS; i++)
@@ -230,21 +238,11 @@ static void life_after_a_start(void *arg)
 	for (unsigned i = 0; i < 2; i++) /* no record has said so */
 		rig_commit(&W.rig, W.models[i].id, 1, 1);
 	start(&first, 1, read_main); /* from then on the map need not be asked */
-	EXPECT(ends_within(&first, SECOND));
-	EXPECT_OK(first.rc);
-	EXPECT_EQ(pthread_join(first.thread, NULL), 0);
+	ends(&first);
 	read_long(&reader, 1);
 	vhost_set_latency(W.host, VIO_DB_COMMIT, 20, 900);
 	start(&writer, 0, write_main);
-	EXPECT(!ends_within(&writer, LONG / 2));
-	EXPECT(ends_within(&reader, LONG));
-	EXPECT_OK(reader.rc);
-	EXPECT(ends_within(&writer, LONG));
-	EXPECT_OK(writer.rc);
-	EXPECT_EQ(pthread_join(reader.thread, NULL), 0);
-	EXPECT_EQ(pthread_join(writer.thread, NULL), 0);
-	w_check(&W);
-	w_close(&W);
+	end_one_after_the_other(&reader, &writer);
 }
 
 TEST(release, of_this_session_comes_after_those_before)
@@ -257,6 +255,12 @@ TEST(release, of_this_session_comes_after_those_before)
 
 /* ---- Lanes that are idle ---- */
 
+/* The first one has given back what earlier sessions left to it. */
+static int lane_is_empty(void *arg, struct wait *w)
+{
+	return W.rig.store->shards[0].queue_count ? -EAGAIN : 0;
+}
+
 /* A tail that nobody commits, of the session before, in a lane to which nothing is written now. */
 static void life_beside_a_tail(void *arg)
 {
@@ -264,11 +268,10 @@ static void life_beside_a_tail(void *arg)
 
 	open_and_watch(2);
 	rig_commit(&W.rig, W.models[0].id, 1, 1); /* no record has said so */
-	usleep(LONG / 2); /* the writer's lane has given back what it had, the other one is at rest */
+	EXPECT(WITHIN(LONG / 2, !rig_call(&W.rig, 0, lane_is_empty, NULL)));
+	usleep(2 * SECOND); /* two ticks: that the other lane does no more by itself shows in nothing */
 	start(&writer, 0, write_main);
-	EXPECT(ends_within(&writer, LONG));
-	EXPECT_OK(writer.rc);
-	EXPECT_EQ(pthread_join(writer.thread, NULL), 0);
+	ends(&writer);
 	w_check(&W);
 	w_close(&W);
 }

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Destage and writers, in virtual time: below 0.30 of the log it rests while they write, until they stop,
  * the log passes 0.30, somebody waits, or records are a minute old. */
-#include <unistd.h>
-
 #include "store/tier_internal.h"
 #include "tests/store/faults/world.h"
 
 #define OBJECT	1u
 #define WRITE	12u /* blocks */
 #define PLACES	64u /* that are written, in turn: the log holds many of each */
-#define SECOND	1000000u
 #define BUSY	10000u	/* us between writes: about 1,150 blocks/s */
 #define TRICKLE 100000u
 
@@ -27,9 +24,9 @@ static uint64_t destaged(uint32_t *fill)
 }
 
 /* Blocks that were destaged meanwhile. */
-static uint64_t write_for(uint32_t seconds, uint32_t between_us)
+static uint64_t write_for(double seconds, uint32_t between_us)
 {
-	uint64_t end = simhost_now_us() + (uint64_t)seconds * SECOND, before = destaged(NULL);
+	uint64_t end = simhost_now_us() + (uint64_t)(seconds * SECOND), before = destaged(NULL);
 
 	while (simhost_now_us() < end) {
 		struct record rec =
@@ -38,20 +35,16 @@ static uint64_t write_for(uint32_t seconds, uint32_t between_us)
 		seq++;
 		EXPECT_OK(rig_append(&W.rig, OBJECT, &rec, seq));
 		rig_commit(&W.rig, OBJECT, 1, seq);
-		usleep(between_us);
+		usleep(between_us); /* the pace of the writer */
 	}
 	return destaged(NULL) - before;
 }
 
-/* In virtual time; how long it may take is the rule. */
-#define WITHIN(seconds, condition)                                                                 \
-	do {                                                                                       \
-		uint64_t end_ = simhost_now_us() + (uint64_t)(seconds) * SECOND;                   \
-		while (!(condition)) {                                                             \
-			EXPECT(simhost_now_us() < end_);                                           \
-			usleep(SECOND / 100);                                                      \
-		}                                                                                  \
-	} while (0)
+/* The shard has nothing to do, now or later. */
+static int no_timer(void *arg, struct wait *w)
+{
+	return W.rig.store->shards[0].tick.armed ? -EAGAIN : 0;
+}
 
 /* The newest of each place is there. */
 static void look(void)
@@ -86,7 +79,8 @@ static void life_of_bursts(void *arg)
 	EXPECT_EQ(write_for(15, BUSY), 0);
 	look(); /* from the log */
 	before = destaged(NULL);
-	WITHIN(8, destaged(NULL) >= before + PLACES * WRITE); /* 5 s old, and a tick or two */
+	/* 5 s old, and a tick or two */
+	EXPECT(WITHIN(8 * SECOND, destaged(NULL) >= before + PLACES * WRITE));
 	look();
 	/* Who waits for it does not wait for the writers to stop. */
 	EXPECT_EQ(write_for(10, BUSY), 0);
@@ -94,19 +88,13 @@ static void life_of_bursts(void *arg)
 	EXPECT_OK(rig_flush(&W.rig));
 	EXPECT(simhost_now_us() - began < SECOND);
 	EXPECT_EQ(write_for(10, BUSY), 0);
-	/* What comes after destage goes on, though nothing is left to tick for. */
 	EXPECT_OK(rig_flush(&W.rig));
-	usleep(3 * SECOND); /* of nothing: its timer ends meanwhile */
-	EXPECT_EQ(write_for(1, BUSY), 0);
-	EXPECT(pace_rests(W.rig.store->tier));
-	EXPECT_OK(rig_flush(&W.rig));
-	WITHIN(3, !pace_rests(W.rig.store->tier));
 	/* A few writes are no reason to rest. */
 	EXPECT(write_for(10, TRICKLE) > 0);
 	/* A burst on top of them is, from its first moment on. */
 	before = destaged(NULL);
 	EXPECT_OK(rig_flush(&W.rig));
-	EXPECT_EQ(write_for(4, TRICKLE), 0); /* too young */
+	EXPECT_EQ(write_for(3, TRICKLE), 0); /* too young, also when they are 4 s old */
 	EXPECT(write_for(10, BUSY / 4) == 0);
 	w_close(&W);
 }
@@ -114,6 +102,25 @@ static void life_of_bursts(void *arg)
 TEST(rest, while_clients_write)
 {
 	run(life_of_bursts, 1024 * MIB);
+}
+
+/* What comes after destage goes on, though nothing is left to tick for. */
+static void life_of_a_pause(void *arg)
+{
+	start();
+	EXPECT_OK(rig_flush(&W.rig));
+	EXPECT(WITHIN(3 * SECOND, !rig_call(&W.rig, 0, no_timer, NULL)));
+	EXPECT_EQ(write_for(1.9, BUSY), 0); /* the tick that comes next finds writers, and no records */
+	EXPECT(pace_rests(W.rig.store->tier));
+	EXPECT_OK(rig_flush(&W.rig));
+	EXPECT(WITHIN(3 * SECOND, !rig_call(&W.rig, 0, no_timer, NULL)));
+	EXPECT(!pace_rests(W.rig.store->tier));
+	w_close(&W);
+}
+
+TEST(rest, ends_without_anything_to_destage)
+{
+	run(life_of_a_pause, 1024 * MIB);
 }
 
 static void life_of_a_filling_log(void *arg)

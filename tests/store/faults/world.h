@@ -4,6 +4,8 @@
  * moment ends them, the model knows what was asked for and what was answered. */
 #pragma once
 
+#include <unistd.h>
+
 #include "tests/simhost/simhost.h"
 #include "tests/store/log/rig.h"
 
@@ -12,6 +14,17 @@
 #define PAGES	(BLOCKS / PAGE_BLOCKS)
 #define HISTORY 1024u
 #define MIB	(1ull << 20)
+#define SECOND	1000000u /* of virtual time */
+
+/* Whether it becomes true in so long a virtual time; asked a hundred times a second. */
+#define WITHIN(us, condition)                                                                      \
+	({                                                                                         \
+		uint64_t end_ = simhost_now_us() + (us);                                           \
+		bool holds_;                                                                       \
+		while (!(holds_ = (condition)) && simhost_now_us() < end_)                         \
+			usleep(SECOND / 100);                                                      \
+		holds_;                                                                            \
+	})
 
 struct event {
 	struct version version;

@@ -89,6 +89,19 @@ void rig_close(struct rig *r)
 	r->store = NULL;
 }
 
+int rig_reopen(struct rig *r, unsigned shards)
+{
+	rig_close(r);
+	return rig_open(r, shards);
+}
+
+void rig_begin(struct rig *r, const char *name)
+{
+	rig_make(r, name, 1, false, 192u << 20);
+	EXPECT_OK(rig_open(r, 1));
+	EXPECT_OK(rig_create(r, 2, 1));
+}
+
 /* ---- Calls ---- */
 
 struct call {

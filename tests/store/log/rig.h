@@ -26,6 +26,8 @@ struct rig {
 void rig_make(struct rig *r, const char *name, unsigned capacity, bool cache, uint64_t bytes);
 int rig_open(struct rig *r, unsigned shards);	/* and start */
 void rig_close(struct rig *r);			/* a clean end */
+int rig_reopen(struct rig *r, unsigned shards);	/* both */
+void rig_begin(struct rig *r, const char *name);	/* one file, open, one shard, object 2 in it */
 /* `to` gets the devices and the map as they are at this instant, all shards standing still; fn, if any, runs
  * in that instant too. */
 void rig_crash_copy(struct rig *r, struct rig *to, const char *name, void (*fn)(void *arg), void *arg);

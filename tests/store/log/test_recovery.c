@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recovery: torn tails, damage, sealed lanes, other shard counts, lost logs. */
-#include <unistd.h>
-
 #include "tests/store/log/fake_tier.h"
 #include "tests/store/log/rig.h"
 
@@ -39,9 +37,7 @@ static uint64_t find_batch(struct rig *r, unsigned lane, uint64_t seq, struct lo
 /* Ten appends, one batch each: batches 1–10 of the lane; the last names at least 8 as durable. */
 static void ten_writes(struct rig *r, const char *name)
 {
-	rig_make(r, name, 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(r, 1));
-	EXPECT_OK(rig_create(r, 2, 1));
+	rig_begin(r, name);
 	EXPECT_OK(rig_create(r, 4, 1));
 	for (uint64_t s = 1; s <= 10; s++) {
 		struct record rec = rec_write(1, s, (uint32_t)s, 1);
@@ -49,6 +45,15 @@ static void ten_writes(struct rig *r, const char *name)
 		EXPECT_OK(rig_append(r, 2, &rec, s));
 	}
 	rig_close(r);
+}
+
+/* Of a batch nothing arrived, or no more is left: its header reads as zeroes. */
+static void lose_batch(struct rig *r, uint64_t seq)
+{
+	struct log_batch_header h;
+	uint8_t zero[BLOCK_SIZE] = {0};
+
+	rig_poke(r, 0, find_batch(r, 0, seq, &h), zero, sizeof(zero));
 }
 
 static void expect_prefix(struct rig *r, uint64_t last)
@@ -82,11 +87,9 @@ TEST(recovery, torn_payload_is_cut)
 TEST(recovery, torn_header_is_cut)
 {
 	struct rig r;
-	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "torn2");
-	rig_poke(&r, 0, find_batch(&r, 0, 10, &h), zero, sizeof(zero));
+	lose_batch(&r, 10);
 	EXPECT_OK(rig_open(&r, 1));
 	expect_prefix(&r, 9);
 	rig_close(&r);
@@ -97,11 +100,10 @@ TEST(recovery, nothing_behind_a_tear_returns)
 {
 	struct rig r;
 	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = {0}, keep[2 * BLOCK_SIZE];
-	uint64_t nine, ten;
+	uint8_t keep[2 * BLOCK_SIZE];
+	uint64_t ten;
 
 	ten_writes(&r, "tear");
-	nine = find_batch(&r, 0, 9, &h);
 	ten = find_batch(&r, 0, 10, &h);
 	/* Batches 9 and 10 in flight together: 10 must not name 9 as durable. */
 	rig_peek(&r, 0, ten, keep, sizeof(keep));
@@ -116,7 +118,7 @@ TEST(recovery, nothing_behind_a_tear_returns)
 	log_batch_seal(&h, keep, log_seed(&d.sb.log, d.sb.log_incarnation));
 	device_close(&d);
 	rig_poke(&r, 0, ten, keep, sizeof(keep));
-	rig_poke(&r, 0, nine, zero, sizeof(zero));
+	lose_batch(&r, 9);
 	for (unsigned i = 0; i < 3; i++) {
 		EXPECT_OK(rig_open(&r, 1));
 		EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
@@ -131,11 +133,9 @@ TEST(recovery, nothing_behind_a_tear_returns)
 TEST(recovery, damage_below_durable_is_told)
 {
 	struct rig r;
-	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "damage");
-	rig_poke(&r, 0, find_batch(&r, 0, 5, &h), zero, sizeof(zero));
+	lose_batch(&r, 5);
 	for (unsigned i = 0; i < 2; i++) {
 		EXPECT_OK(rig_open(&r, 1));
 		EXPECT(store_is_damaged(rig_object(&r, 2, 1)));
@@ -149,8 +149,7 @@ TEST(recovery, damage_below_durable_is_told)
 			     &(struct object_header){.seen = 1, .commit = {1, 10}},
 			     (struct version){1, 10}));
 	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT(!store_is_damaged(rig_object(&r, 2, 1)));
 	EXPECT(store_is_damaged(rig_object(&r, 4, 1)));
 	EXPECT_EQ(rig_last(&r, 2).seq, 10);
@@ -161,14 +160,12 @@ TEST(recovery, damage_below_durable_is_told)
 TEST(recovery, decay_of_what_was_believed_is_damage)
 {
 	struct rig r;
-	struct log_batch_header h;
-	uint8_t zero[BLOCK_SIZE] = {0};
 
 	ten_writes(&r, "decay");
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_EQ(rig_last(&r, 2).seq, 10);
 	rig_close(&r);
-	rig_poke(&r, 0, find_batch(&r, 0, 10, &h), zero, sizeof(zero));
+	lose_batch(&r, 10);
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT(store_is_damaged(rig_object(&r, 2, 1)));
 	rig_close(&r);
@@ -222,8 +219,7 @@ TEST(recovery, other_shard_counts)
 		}
 		if (i == 3)
 			EXPECT_OK(rig_flush(&r));
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, counts[i]));
+		EXPECT_OK(rig_reopen(&r, counts[i]));
 		for (uint64_t id = 0; id < 8; id++)
 			EXPECT_EQ(rig_last(&r, id).seq, seq);
 	}
@@ -255,9 +251,7 @@ TEST(recovery, lost_map_is_told)
 	struct rig r;
 	struct record rec = rec_write(1, 1, 0, 1);
 
-	rig_make(&r, "lostmap", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "lostmap");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
 	EXPECT_OK(rig_flush(&r));
@@ -328,6 +322,28 @@ static void first_segment_take(struct rig *r, struct first_segment *f)
 	rig_peek(r, 0, f->off, f->header, sizeof(f->header));
 }
 
+/* It has of objects 2 and 3 a record each that nobody committed. */
+static void earlier_session(struct rig *r, const char *name, struct first_segment *f)
+{
+	struct record rec = rec_write(1, 1, 3, 1);
+
+	rig_begin(r, name);
+	EXPECT_OK(rig_create(r, 3, 1));
+	for (uint64_t id = 2; id <= 3; id++)
+		EXPECT_OK(rig_append(r, id, &rec, 1));
+	rig_close(r);
+	first_segment_take(r, f);
+}
+
+/* The power goes, and the mark of the first segment's release was not durable; `after` is open. */
+static void power_goes(struct rig *r, struct rig *after, const char *name, const struct first_segment *f)
+{
+	rig_crash_copy(r, after, name, NULL, NULL);
+	rig_close(r);
+	rig_poke(after, 0, f->off, f->header, sizeof(f->header));
+	EXPECT_OK(rig_open(after, 1));
+}
+
 static bool earlier_segments_left(struct rig *r)
 {
 	struct store *s = r->store;
@@ -353,11 +369,9 @@ static void let_go(struct rig *r, uint64_t id, const struct object_header *h)
 {
 	EXPECT(earlier_segments_left(r));
 	EXPECT_OK(rig_header(r, id, RECORD_CUT, h, (struct version){0}));
-	while (rig_call(r, 0, saves_headers, r))
-		usleep(1000);
+	EXPECT_SOON(!rig_call(r, 0, saves_headers, r));
 	fake_tier_set_paused(false);
-	while (earlier_segments_left(r))
-		usleep(1000);
+	EXPECT_SOON(!earlier_segments_left(r));
 }
 
 /* A record that a cut took back stays so, though the map's header knows by now of a commit beyond it: what
@@ -366,17 +380,10 @@ TEST(recovery, cut_below_the_commit_of_the_map)
 {
 	struct rig r, c;
 	struct first_segment first;
-	struct record rec = rec_write(1, 1, 3, 1);
+	struct record rec;
 	struct object_header h = {.seen = 2, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
 
-	rig_make(&r, "cut-map", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	for (uint64_t id = 2; id <= 3; id++) {
-		EXPECT_OK(rig_create(&r, id, 1));
-		EXPECT_OK(rig_append(&r, id, &rec, 1));
-	}
-	rig_close(&r);
-	first_segment_take(&r, &first);
+	earlier_session(&r, "cut-map", &first);
 
 	EXPECT_OK(rig_open(&r, 1));
 	fake_tier_set_paused(true);
@@ -388,11 +395,8 @@ TEST(recovery, cut_below_the_commit_of_the_map)
 	rig_commit(&r, 2, 2, 2);
 	let_go(&r, 3, &h);
 	expect_block(&r, 2, 3, 0);
-	rig_crash_copy(&r, &c, "cut-map2", NULL, NULL);
-	rig_close(&r);
+	power_goes(&r, &c, "cut-map2", &first);
 
-	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
-	EXPECT_OK(rig_open(&c, 1));
 	EXPECT_EQ(rig_last(&c, 2).seq, 2);
 	expect_block(&c, 2, 3, 0);
 	rig_close(&c);
@@ -404,17 +408,10 @@ TEST(recovery, history_given_up_whose_cut_is_gone)
 {
 	struct rig r, c;
 	struct first_segment first;
-	struct record rec = rec_write(1, 1, 3, 1);
+	struct record rec;
 	struct object_header h = {.seen = 2, .epochs = {{2, 1}}, .epoch_count = 1};
 
-	rig_make(&r, "given-up", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	for (uint64_t id = 2; id <= 3; id++) {
-		EXPECT_OK(rig_create(&r, id, 1));
-		EXPECT_OK(rig_append(&r, id, &rec, 1));
-	}
-	rig_close(&r);
-	first_segment_take(&r, &first);
+	earlier_session(&r, "given-up", &first);
 
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){0}));
@@ -430,11 +427,8 @@ TEST(recovery, history_given_up_whose_cut_is_gone)
 	rec.commit = rec.version;
 	EXPECT_OK(rig_append(&r, 2, &rec, 2));
 	let_go(&r, 3, &h);
-	rig_crash_copy(&r, &c, "given-up2", NULL, NULL);
-	rig_close(&r);
+	power_goes(&r, &c, "given-up2", &first);
 
-	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
-	EXPECT_OK(rig_open(&c, 1));
 	EXPECT_EQ(rig_last(&c, 2).seq, 2);
 	expect_block(&c, 2, 3, 0);
 	expect_block(&c, 2, PAGE_BLOCKS, 1);
@@ -486,11 +480,8 @@ TEST(recovery, history_given_up_whose_copy_is_in_the_map)
 	rig_commit(&r, 4, 1, 1);
 	while (earlier_segments_left(&r))
 		EXPECT_OK(rig_flush(&r));
-	rig_crash_copy(&r, &c, "outlived2", NULL, NULL);
-	rig_close(&r);
+	power_goes(&r, &c, "outlived2", &first);
 
-	rig_poke(&c, 0, first.off, first.header, sizeof(first.header));
-	EXPECT_OK(rig_open(&c, 1));
 	expect_block(&c, 2, 0, 4);
 	expect_block(&c, 2, 1, 0);
 	rig_close(&c);
@@ -502,9 +493,7 @@ TEST(recovery, crash_copies)
 	struct rig r, c;
 	uint64_t seq = 0;
 
-	rig_make(&r, "crash", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "crash");
 	for (unsigned i = 0; i < 6; i++) {
 		for (unsigned k = 0; k < 20; k++) {
 			struct record rec;

@@ -26,9 +26,7 @@ TEST(store, append_commit_read)
 	struct store_read op;
 	struct record rec = rec_write(1, 1, 10, 4);
 
-	rig_make(&r, "basic", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "basic");
 	EXPECT_RC(rig_create(&r, 2, 1), -ERR_EXISTS);
 	EXPECT(store_is_new(rig_object(&r, 2, 1)));
 	EXPECT_OK(rig_append(&r, 2, &rec, 77));
@@ -87,8 +85,7 @@ TEST(store, reopen_keeps_all)
 	for (unsigned i = 0; i < 3; i++) {
 		struct version v;
 
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 2));
+		EXPECT_OK(rig_reopen(&r, 2));
 		EXPECT_EQ(rig_last(&r, 2).seq, 2);
 		EXPECT_EQ(rig_known(&r, 2).seq, 1);
 		EXPECT_EQ(store_header(rig_object(&r, 2, 5))->seen, 3);
@@ -113,9 +110,7 @@ TEST(store, cut_drops_the_tail)
 	struct record rec;
 	struct version v;
 
-	rig_make(&r, "cut", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "cut");
 	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
 	for (uint64_t s = 1; s <= 5; s++) {
 		rec = rec_write(1, s, 0, 1);
@@ -136,8 +131,7 @@ TEST(store, cut_drops_the_tail)
 	EXPECT_EQ(store_retry_lookup(rig_object(&r, 2, 1), 1, 1, 3, &v), RETRY_KNOWN);
 	rec = rec_write(2, 4, 1, 1);
 	EXPECT_OK(rig_append(&r, 2, &rec, 204));
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT_EQ(rig_last(&r, 2).seq, 4);
 	EXPECT_EQ(rig_last(&r, 2).tenure, 2);
 	EXPECT_EQ(store_retry_lookup(rig_object(&r, 2, 1), 1, 1, 4, &v), RETRY_NEW);
@@ -193,9 +187,7 @@ TEST(store, tail_is_read_back)
 	struct tail_args a = {.r = &r};
 	struct record rec;
 
-	rig_make(&r, "tail", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "tail");
 	for (uint64_t s = 1; s <= 4; s++) {
 		rec = rec_write(1, s, (uint32_t)s * 10, (uint32_t)s);
 		rec.request = s;
@@ -248,6 +240,15 @@ static int do_versions(void *arg, struct wait *w)
 	return store_page_versions(store_object_find(a->r->store, 0, 2, 1), &a->versions, w);
 }
 
+/* Of object 2, by what is committed. */
+static struct version page_version(struct rig *r, unsigned page)
+{
+	struct pages_args a = {.r = r};
+
+	EXPECT_OK(rig_call(r, 0, do_versions, &a));
+	return a.versions.versions[page];
+}
+
 static int do_folds(void *arg, struct wait *w)
 {
 	struct pages_args *a = arg;
@@ -276,9 +277,7 @@ TEST(store, versions_folds_manifest)
 	struct record rec;
 	uint8_t want[BLOCK_SIZE];
 
-	rig_make(&r, "folds", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "folds");
 	rec = rec_write(1, 1, 0, 1); /* page 0 */
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rec = rec_write(1, 2, 64 * 64 + 5, 1); /* page 64, region 1 */
@@ -333,9 +332,7 @@ TEST(store, skip_and_copy)
 	struct record rec = rec_write(1, 10, 60, 8); /* pages 0 and 1 */
 	uint8_t want[BLOCK_SIZE];
 
-	rig_make(&r, "copy", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "copy");
 	rec.skip_mask = 1;
 	rec.commit = (struct version){1, 9};
 	EXPECT_OK(rig_append(&r, 2, &rec, 10));
@@ -343,9 +340,8 @@ TEST(store, skip_and_copy)
 	rig_commit(&r, 2, 1, 10);
 	expect_block(&r, 2, 60, 0);
 	expect_inner(&r, 2, 64, 10, 0); /* payload begins behind the skipped page */
-	EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-	EXPECT_EQ(a.versions.versions[0].seq, 0);
-	EXPECT_EQ(a.versions.versions[1].seq, 10);
+	EXPECT_EQ(page_version(&r, 0).seq, 0);
+	EXPECT_EQ(page_version(&r, 1).seq, 10);
 	rec = (struct record){.kind = RECORD_COPY,
 			      .version = {1, 8},
 			      .block = 0,
@@ -367,10 +363,8 @@ TEST(store, skip_and_copy)
 		EXPECT_EQ(op.zero[0], 8);
 		block_fill(want, 20, 1);
 		EXPECT_MEM(got + 2 * BLOCK_SIZE, want, BLOCK_SIZE);
-		if (round == 0) {
-			rig_close(&r);
-			EXPECT_OK(rig_open(&r, 1));
-		}
+		if (round == 0)
+			EXPECT_OK(rig_reopen(&r, 1));
 		if (round == 1)
 			EXPECT_OK(rig_flush(&r));
 	}
@@ -379,8 +373,7 @@ TEST(store, skip_and_copy)
 	rec.copy_data = 16;
 	rec.copy_zero = 0;
 	EXPECT_OK(rig_append(&r, 2, &rec, 30));
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	expect_block(&r, 2, 4, 30);
 	EXPECT_OK(rig_flush(&r));
 	expect_block(&r, 2, 4, 30);
@@ -394,12 +387,9 @@ TEST(store, skip_and_copy)
 TEST(store, copy_over_the_tail)
 {
 	struct rig r;
-	struct pages_args a = {.r = &r};
 	struct record rec = rec_write(1, 1, 0, 2);
 
-	rig_make(&r, "copy-tail", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "copy-tail");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rec = (struct record){.kind = RECORD_COPY,
 			      .version = {1, 2},
@@ -420,9 +410,8 @@ TEST(store, copy_over_the_tail)
 	for (unsigned flushed = 0; flushed < 2; flushed++) {
 		expect_inner(&r, 2, 0, 2, 0);
 		expect_inner(&r, 2, 1, 2, 1);
-		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-		EXPECT_EQ(a.versions.versions[0].seq, 2);
-		EXPECT_EQ(a.versions.versions[1].seq, 3);
+		EXPECT_EQ(page_version(&r, 0).seq, 2);
+		EXPECT_EQ(page_version(&r, 1).seq, 3);
 		EXPECT_OK(rig_flush(&r));
 	}
 	rig_close(&r);
@@ -433,12 +422,9 @@ TEST(store, copy_over_the_tail)
 TEST(store, copy_of_a_difference)
 {
 	struct rig r;
-	struct pages_args a = {.r = &r};
 	struct record rec = rec_write(1, 1, 0, 2);
 
-	rig_make(&r, "copy-diff", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "copy-diff");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
 	rec = (struct record){.kind = RECORD_COPY,
@@ -451,12 +437,18 @@ TEST(store, copy_of_a_difference)
 	for (unsigned lives = 0; lives < 2; lives++) {
 		expect_inner(&r, 2, 0, 1, 0);
 		expect_block(&r, 2, 1, 2);
-		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-		EXPECT_EQ(a.versions.versions[0].seq, 2);
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT_EQ(page_version(&r, 0).seq, 2);
+		EXPECT_OK(rig_reopen(&r, 1));
 	}
 	rig_close(&r);
+}
+
+/* Of four lives the last finds everything in the map. */
+static void next_life(struct rig *r, unsigned lives)
+{
+	if (lives == 2)
+		EXPECT_OK(rig_flush(r));
+	EXPECT_OK(rig_reopen(r, 1));
 }
 
 /* The source's disk went back: what it copies is of a later tenure, and has a lower number than what the page
@@ -465,14 +457,11 @@ TEST(store, copy_of_a_difference)
 static void copy_of_another_history(const char *name, bool flushed)
 {
 	struct rig r;
-	struct pages_args a = {.r = &r};
 	struct record rec = rec_write(1, 1, 64, 1);
 	struct object_header h = {
 		.seen = 2, .commit = {1, 1}, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
 
-	rig_make(&r, name, 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, name);
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
 	rec = (struct record){.kind = RECORD_COPY,
@@ -488,8 +477,7 @@ static void copy_of_another_history(const char *name, bool flushed)
 	rec.copy_data = 1;
 	rec.copy_hole = 2;
 	EXPECT_OK(rig_append(&r, 2, &rec, 4));
-	EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-	EXPECT(version_eq(a.versions.versions[0], (struct version){2, 4}));
+	EXPECT(version_eq(page_version(&r, 0), (struct version){2, 4}));
 	rec = rec_write(2, 5, 2, 1);
 	EXPECT_OK(rig_append(&r, 2, &rec, 5));
 	for (unsigned lives = 0; lives < 4; lives++) {
@@ -498,12 +486,8 @@ static void copy_of_another_history(const char *name, bool flushed)
 		rig_commit(&r, 2, 2, 5);
 		expect_block(&r, 2, 2, 5);
 		expect_inner(&r, 2, 3, 9, 3);
-		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-		EXPECT(version_eq(a.versions.versions[0], (struct version){2, 5}));
-		if (lives == 2)
-			EXPECT_OK(rig_flush(&r));
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT(version_eq(page_version(&r, 0), (struct version){2, 5}));
+		next_life(&r, lives);
 	}
 	rig_close(&r);
 }
@@ -527,9 +511,7 @@ TEST(store, write_over_an_unfinished_copy)
 	struct object_header h = {
 		.seen = 2, .commit = {1, 9}, .epochs = {{1, 1}, {2, 10}}, .epoch_count = 2};
 
-	rig_make(&r, "forced", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "forced");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rec = (struct record){.kind = RECORD_COPY,
 			      .version = {1, 9},
@@ -540,8 +522,7 @@ TEST(store, write_over_an_unfinished_copy)
 	for (unsigned lives = 0; lives < 2; lives++) {
 		EXPECT_EQ(rig_last(&r, 2).seq, 1);
 		EXPECT_EQ(store_known(rig_object(&r, 2, 1)).seq, 9);
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT_OK(rig_reopen(&r, 1));
 	}
 	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE, &h, (struct version){1, 9}));
 	rec = rec_write(2, 10, 0, 1);
@@ -550,10 +531,7 @@ TEST(store, write_over_an_unfinished_copy)
 		rig_commit(&r, 2, 2, 10);
 		expect_block(&r, 2, 0, 10);
 		expect_inner(&r, 2, 1, 9, 1);
-		if (lives == 2)
-			EXPECT_OK(rig_flush(&r));
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		next_life(&r, lives);
 	}
 	rig_close(&r);
 }
@@ -564,7 +542,6 @@ TEST(store, write_over_an_unfinished_copy)
 static void write_over_an_outlived_page(const char *name, bool flushed)
 {
 	struct rig r;
-	struct pages_args a = {.r = &r};
 	struct record rec = {.kind = RECORD_COPY,
 			     .version = {1, 9},
 			     .commit = {2, 1},
@@ -572,9 +549,7 @@ static void write_over_an_outlived_page(const char *name, bool flushed)
 			     .copy_data = 7};
 	struct object_header h = {.seen = 2, .epochs = {{2, 1}}, .epoch_count = 1};
 
-	rig_make(&r, name, 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, name);
 	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
 	EXPECT_OK(rig_append(&r, 2, &rec, 9));
 	if (flushed)
@@ -588,12 +563,8 @@ static void write_over_an_outlived_page(const char *name, bool flushed)
 		expect_block(&r, 2, 0, 2);
 		expect_block(&r, 2, 1, 3);
 		expect_inner(&r, 2, 2, 9, 2);
-		EXPECT_OK(rig_call(&r, 0, do_versions, &a));
-		EXPECT(version_eq(a.versions.versions[0], (struct version){2, 3}));
-		if (lives == 2)
-			EXPECT_OK(rig_flush(&r));
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT(version_eq(page_version(&r, 0), (struct version){2, 3}));
+		next_life(&r, lives);
 	}
 	rig_close(&r);
 }
@@ -655,9 +626,7 @@ TEST(store, copy_in_its_place)
 	struct burst_args a = {.r = &r};
 	struct record rec = rec_write(1, 1, 0, 1);
 
-	rig_make(&r, "copy-place", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "copy-place");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rec = rec_write(1, 2, 64, 1);
 	rec.commit = (struct version){1, 1};
@@ -666,8 +635,7 @@ TEST(store, copy_in_its_place)
 	for (unsigned lives = 0; lives < 2; lives++) {
 		expect_block(&r, 2, 0, 12);
 		expect_block(&r, 2, 64, 10);
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT_OK(rig_reopen(&r, 1));
 		rig_commit(&r, 2, 1, 4);
 	}
 	rig_close(&r);
@@ -700,9 +668,7 @@ TEST(store, complete)
 	struct record rec = rec_write(1, 2, 0, 1);
 	struct version v;
 
-	rig_make(&r, "complete", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "complete");
 	EXPECT_OK(rig_create(&r, 4, 1));
 	rec.attachment = 6;
 	rec.request = 12;
@@ -715,8 +681,7 @@ TEST(store, complete)
 		EXPECT_EQ(rig_known(&r, 4).seq, 2);
 		EXPECT_EQ(store_retry_lookup(rig_object(&r, 4, 1), 6, 0, 12, &v), RETRY_KNOWN);
 		EXPECT_EQ(store_retry_lookup(rig_object(&r, 4, 1), 6, 0, 10, &v), RETRY_BELOW);
-		rig_close(&r);
-		EXPECT_OK(rig_open(&r, 1));
+		EXPECT_OK(rig_reopen(&r, 1));
 	}
 	rig_close(&r);
 }
@@ -768,8 +733,7 @@ TEST(store, log_wraps)
 	EXPECT_EQ(st.appended_blocks, 8 * 46 * 256);
 	EXPECT(st.device_written_bytes > 8 * 46 * MIB);
 	EXPECT(fake_tier_headers() > 0);
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT_EQ(rig_last(&r, 2).seq, seq);
 	rig_commit(&r, 2, 1, seq); /* no record has said so */
 	for (uint32_t i = 0; i < 16; i++)
@@ -777,25 +741,33 @@ TEST(store, log_wraps)
 	rig_close(&r);
 }
 
+/* What object 2 has written by then. */
+static uint64_t write_until_full(struct rig *r)
+{
+	for (uint64_t seq = 0;; seq++) {
+		struct record rec = rec_write(1, seq + 1, (uint32_t)(seq % 64) * 256, 256);
+		int rc = rig_append(r, 2, &rec, seq + 1);
+
+		if (rc) {
+			EXPECT_RC(rc, -ERR_LIMIT);
+			return seq;
+		}
+		rig_commit(r, 2, 1, seq + 1);
+	}
+}
+
 /* Full capacity is latency, then space: nothing is lost while the tier says FULL. */
 TEST(store, tier_full_then_not)
 {
 	struct rig r;
-	uint64_t seq = 0;
+	uint64_t seq;
 	struct record rec;
-	int rc = 0;
 
 	rig_make(&r, "full", 1, true, 48 * MIB);
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_OK(rig_create(&r, 2, 1));
 	fake_tier_set_full(true);
-	while (!rc) {
-		rec = rec_write(1, seq + 1, (uint32_t)(seq % 64) * 256, 256);
-		rc = rig_append(&r, 2, &rec, seq + 1);
-		if (!rc)
-			rig_commit(&r, 2, 1, ++seq);
-	}
-	EXPECT_RC(rc, -ERR_LIMIT);
+	seq = write_until_full(&r);
 	EXPECT_RC(rig_flush(&r), -ERR_FULL);
 	/* Trims still go, into the reserve. */
 	rec = rec_write(1, seq + 1, 0, 64);
@@ -851,22 +823,13 @@ TEST(store, asking_wakes_nobody)
 {
 	struct rig r;
 	struct hopeful h = {.r = &r, .wait.resume = hope_resume};
-	struct record rec;
-	uint64_t seq = 0;
-	int rc = 0;
 
 	sem_init(&h.done, 0, 0);
 	rig_make(&r, "asking", 1, true, 48 * MIB);
 	EXPECT_OK(rig_open(&r, 1));
 	EXPECT_OK(rig_create(&r, 2, 1));
 	fake_tier_set_paused(true);
-	while (!rc) {
-		rec = rec_write(1, seq + 1, (uint32_t)(seq % 64) * 256, 256);
-		rc = rig_append(&r, 2, &rec, seq + 1);
-		if (!rc)
-			rig_commit(&r, 2, 1, ++seq);
-	}
-	EXPECT_RC(rc, -ERR_LIMIT);
+	write_until_full(&r);
 	EXPECT_OK(rig_call(&r, 0, hope_begin, &h));
 	for (unsigned i = 0; i < 100; i++)
 		EXPECT_OK(rig_call(&r, 0, hope_ask, &h));
@@ -910,8 +873,7 @@ TEST(store, stalled_tail_moves)
 		rig_commit(&r, 4, 1, seq);
 	}
 	EXPECT(tail_generation(&r) > first);
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT_EQ(rig_last(&r, 2).seq, 3);
 	EXPECT_EQ(rig_known(&r, 2).seq, 0);
 	rig_commit(&r, 2, 1, 2);
@@ -937,9 +899,7 @@ TEST(store, deleted_objects_stay_away)
 	struct rig r;
 	struct record rec = rec_write(1, 1, 0, 4);
 
-	rig_make(&r, "delete", 1, false, 192 * MIB);
-	EXPECT_OK(rig_open(&r, 1));
-	EXPECT_OK(rig_create(&r, 2, 1));
+	rig_begin(&r, "delete");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
 	EXPECT_OK(rig_flush(&r));
@@ -950,8 +910,7 @@ TEST(store, deleted_objects_stay_away)
 	/* Another generation of the same object begins empty, though the log has records of the old. */
 	EXPECT_OK(rig_create(&r, 2, 9));
 	expect_block(&r, 2, 0, 0);
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT(!rig_object(&r, 2, 1));
 	EXPECT_EQ(rig_last(&r, 2).seq, 0);
 	expect_block(&r, 2, 1, 0);

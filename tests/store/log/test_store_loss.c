@@ -253,8 +253,7 @@ TEST(loss, a_device_that_failed_stays_given_up)
 	EXPECT_OK(rig_append(&r, 2, &rec, seed_of(0)));
 	rig_commit(&r, 2, 1, PAGES + 1);
 	EXPECT_OK(rig_flush(&r)); /* and the group goes on */
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_reopen(&r, 1));
 	EXPECT_EQ(store_devices(r.store, d), 3);
 	EXPECT_EQ(d[0].failed, -EIO);
 	EXPECT(wait_lost(&r));
@@ -354,8 +353,7 @@ TEST(loss, a_group_that_fails_is_not_taken_for_damaged)
 	unsigned failed = 0;
 
 	fill(&r, "late", 1, true);
-	rig_close(&r);
-	EXPECT_OK(rig_open(&r, 1)); /* nothing is cached */
+	EXPECT_OK(rig_reopen(&r, 1)); /* nothing is cached */
 	lates = (struct lates){.r = &r};
 	sem_init(&lates.done, 0, 0);
 	for (unsigned i = 0; i < PAGES; i++)
