@@ -215,12 +215,12 @@ static void page_took(struct shard *sh, struct page_node *p, const struct log_ta
 	}
 }
 
-/* What is here is of a history that was given up (force), and may have higher numbers than what comes now: it
- * is older than all of that. */
-static void page_outlived(struct page_node *p)
+/* What is here is of a history that was given up (force), and may have higher numbers than what comes now,
+ * from `seq` on: that lies over it. No lower, or what the map has from before would lie over it, too. */
+static void page_outlived(struct page_node *p, uint64_t seq)
 {
 	for (unsigned i = 0; i < p->count; i++)
-		p->entries[i].seq = 0;
+		p->entries[i].seq = MIN(p->entries[i].seq, seq);
 	p->copy_seq = 0;
 	p->copied |= p->destaging; /* its end says nothing of what comes now */
 }
@@ -274,7 +274,7 @@ void index_apply(struct shard *sh, const struct log_tail *t)
 		if (!skip) {
 			p = page_for(sh, t, b / PAGE_BLOCKS, &fresh);
 			if (r->version.seq <= p->version.seq && !epochs_hold(&t->object->h, p->version))
-				page_outlived(p);
+				page_outlived(p, r->version.seq);
 			if (r->version.seq > p->copy_seq &&
 			    !(p->base_known && version_cmp(r->version, p->base) <= 0)) {
 				if (r->kind == RECORD_WRITE)
@@ -355,7 +355,7 @@ struct page_node *page_check(struct shard *sh, struct page_node *p, const struct
 	if (!map->version.seq || !rule(RULE_REPLAY))
 		return p;
 	if (outlived_by(p->object, p->version, map))
-		page_outlived(p);
+		page_outlived(p, 0);
 	else if (!epochs_hold(&p->object->h, map->version))
 		return p;
 	return drop_upto(sh, p, map->version, tier_damage(sh->store->tier, map) != 0);

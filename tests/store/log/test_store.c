@@ -569,6 +569,53 @@ static void write_over_an_outlived_page(const char *name, bool flushed)
 	rig_close(&r);
 }
 
+/* The same, with the state of before in the map, if it has one. What the copy brought is looked at first:
+ * no other read has compared the page with the map before. */
+TEST(store, outlived_page_over_an_older_one)
+{
+	struct record rec = rec_write(1, 1, 0, 8);
+	struct object_header h = {.seen = 2, .commit = {1, 1}, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
+
+	for (unsigned older = 0; older < 2; older++) {
+		struct rig r;
+		struct pages_args a = {.r = &r};
+
+		rig_make(&r, older ? "outlived-older" : "outlived-none", 1, false, 192 * MIB);
+		EXPECT_OK(rig_open(&r, 1));
+		EXPECT_OK(rig_create(&r, 2, 1));
+		rec = rec_write(1, 1, older ? 0 : 64, 8);
+		EXPECT_OK(rig_append(&r, 2, &rec, 1));
+		rig_commit(&r, 2, 1, 1);
+		EXPECT_OK(rig_flush(&r));
+		EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
+		rec = (struct record){.kind = RECORD_COPY,
+				      .version = {1, 9},
+				      .commit = {1, 1},
+				      .blocks = 64,
+				      .copy_data = 7};
+		EXPECT_OK(rig_append(&r, 2, &rec, 9));
+		rec = rec_write(2, 2, 0, 1);
+		EXPECT_OK(rig_append(&r, 2, &rec, 2));
+		for (unsigned lives = 0; lives < 4; lives++) {
+			rig_commit(&r, 2, 2, 2);
+			if (lives % 2) {
+				EXPECT_OK(rig_call(&r, 0, do_manifest, &a));
+				EXPECT_EQ(a.manifest.data, older ? 0xff : 7);
+			}
+			expect_inner(&r, 2, 1, 9, 1);
+			expect_inner(&r, 2, 2, 9, 2);
+			expect_block(&r, 2, 0, 2);
+			if (older)
+				expect_inner(&r, 2, 3, 1, 3);
+			if (lives == 2)
+				EXPECT_OK(rig_flush(&r));
+			rig_close(&r);
+			EXPECT_OK(rig_open(&r, 1));
+		}
+		rig_close(&r);
+	}
+}
+
 TEST(store, write_over_an_outlived_page_in_the_map)
 {
 	write_over_an_outlived_page("outlived-map", true);
