@@ -1,6 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the replicator call of each other; the structures are in replica_impl.h, which
- * includes this. All on the shard's loop. */
+/* The files of the replicator, and what they call of each other; the structures are in replica_impl.h,
+ * which includes this. All on the shard's loop.
+ *
+ *   replica.c           life of a replicator: the map as it changes, tick, end of turn
+ *   replica_object.c    an object here, as the map lists it: its store object, its tick (A3 T4 S1)
+ *   replica_group.c     the disk groups under it: opened, closed, failed, full (L4)
+ *   replica_info.c      what people see
+ *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
+ *   replica_primary.c   a tenure: takeover, commit, leases, its end (C1 C2 T2 W2 W5)
+ *   replica_joins.c     its members, as the primary sees them: joins, want, REPLICATE (C1 T1 T5 W4 S1)
+ *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
+ *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
+ *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
+ *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
+ *   replica_confirm.c   reads where the clock may stop (N6)
+ *   replica_repair.c    reads that this replica cannot answer alone, and mending (Q3)
+ *   replica_damage.c    what is known to be damaged here, until it is not (L6)
+ *   replica_audit.c     the copies of a page compared (L6)
+ *   replica_space.c     who met a lack of space (W1 L4)
+ *   replica_msg.c       the messages */
 #pragma once
 
 #include "cluster/replica_impl.h"
@@ -26,20 +44,33 @@ static inline struct version version_min(struct version a, struct version b)
 
 /* replica.c */
 void replica_arm(struct replicator *r); /* the end-of-turn hook */
+bool replica_may_propose(const struct replicator *r);
+void replica_propose(struct replicator *r, const struct object_change *c);
+void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
+	PRINTF_LIKE(4, 5);
+void governor_now(struct replicator *r); /* it learns what time it is */
+
+/* replica_object.c */
 struct object *object_find(struct replicator *r, uint64_t id);
+struct object *object_make(struct replicator *r, uint64_t id); /* or finds it */
+void object_free(struct object *o);
 void object_busy(struct object *o); /* the tick looks at it */
 void object_hold(struct object *o);
 void object_release(struct object *o);
 uint32_t object_blocks(struct object *o);       /* 0: volume unknown */
 bool object_is_primary(const struct object *o); /* by the map, in this incarnation */
-bool replica_may_propose(const struct replicator *r);
-void replica_propose(struct replicator *r, const struct object_change *c);
+/* Which of the members is this node's replica, and in which group; -1: none. */
+int replica_here(struct replicator *r, const struct map_object *c, struct group **group);
+void object_set_policy(struct object *o); /* the store learns what the volume says */
+void object_apply(struct object *o);      /* the applied map says something else of it */
+void objects_tick(struct replicator *r, uint64_t now);
+
+/* replica_group.c */
+struct group *replica_group(struct replicator *r, uint16_t id);
 void group_fail(struct group *g, int code);
 void object_fail(struct object *o, int rc);
 void group_wait_space(struct group *g);
-struct group *replica_group(struct replicator *r, uint16_t id);
-void replica_event(struct replicator *r, uint8_t severity, const char *code, const char *fmt, ...)
-	PRINTF_LIKE(4, 5);
+void groups_tick(struct replicator *r);
 
 /* replica_session.c */
 struct session *session_for(struct replicator *r, const struct object *o,
@@ -119,7 +150,6 @@ uint32_t epoch_tenure(const struct epoch_entry *e, unsigned count,
 
 /* replica_catchup.c */
 void fills_run(struct replicator *r); /* the governor's time has come: each may go on */
-void governor_now(struct replicator *r);
 void resync_send(struct session *s, uint16_t opcode, struct writer *w, const struct slice *payload);
 void fill_start(struct member *m, const struct msg_joined *j);
 void fill_end(struct member *m);

@@ -1,19 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the replicator share: sessions, objects, the primary and its members. Included
- * by cluster/replica*.c and tests only.
- *
- *   replica.c           life of a replicator, the map, stores, objects, tick, what people see
- *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
- *   replica_primary.c   a tenure: takeover, commit, leases, its end (C1 C2 T2 W2 W5)
- *   replica_joins.c     its members, as the primary sees them: joins, want, REPLICATE (C1 T1 T5 W4 S1)
- *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
- *   replica_member.c    a member: JOIN, REPLICATE, ACK (T1 W3 Y1 Y4)
- *   replica_catchup.c   both sides of a catch-up (Y2–Y6)
- *   replica_io.c        client operations (W1 Q1 Q2 A1 A2)
- *   replica_confirm.c   reads where the clock may stop (N6)
- *   replica_repair.c    reads that this replica cannot answer alone, and mending (Q3)
- *   replica_damage.c    what is known to be damaged here, until it is not (L6)
- *   replica_audit.c     the copies of a page compared (L6)
+ * by cluster/replica*.c and tests only; replica_calls.h lists the files.
  *
  * Work that one event makes possible is not done inside the event: operations go to r->ready, and
  * the end-of-turn hook runs them, sends ACKs and proposals. So nothing here is re-entered. */
