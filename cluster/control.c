@@ -435,6 +435,13 @@ bool control_peer_connected(const struct control *c, uint16_t node)
 	return node == c->cfg.node || control_peer(c, node);
 }
 
+uint64_t control_peer_silent_us(const struct control *c, uint16_t node)
+{
+	const struct peer *p = control_peer(c, node);
+
+	return p ? loop_mono_us(c->cfg.loop) - p->heard_us : UINT64_MAX;
+}
+
 uint64_t control_applied_us(const struct control *c)
 {
 	struct consensus_status st;

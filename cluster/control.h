@@ -89,5 +89,8 @@ void control_status(const struct control *c, struct consensus_status *out);
  * Only a leader notices nodes that are connected but silent. */
 struct relocate_node *control_contacts(const struct control *c);
 bool control_peer_connected(const struct control *c, uint16_t node);
+/* µs since the last frame of a connected node; UINT64_MAX: not connected. Only a leader and its followers
+ * have something to say all the time: a large number proves nothing. */
+uint64_t control_peer_silent_us(const struct control *c, uint16_t node);
 /* Mono time of the newest applied entry or leader contact. */
 uint64_t control_applied_us(const struct control *c);

@@ -108,6 +108,8 @@ struct replica_info {
 };
 /* All streams that this shard has to the node are up, and something came on each in the last 2.5 s. */
 bool replicator_hears(struct replicator *r, uint16_t node);
+/* µs since the last word of the node on any of these streams that is up; UINT64_MAX: none is. */
+uint64_t replicator_silent_us(struct replicator *r, uint16_t node);
 bool replicator_info(struct replicator *r, uint64_t object, struct replica_info *out);
 struct replica_op_info {
 	uint64_t object, age_us;

@@ -680,6 +680,16 @@ bool replicator_hears(struct replicator *r, uint16_t node)
 	return true;
 }
 
+uint64_t replicator_silent_us(struct replicator *r, uint16_t node)
+{
+	uint64_t last = 0;
+
+	for (unsigned i = 0; node <= NODE_IDS_MAX && i < SHARDS_MAX; i++)
+		if (r->peers[node].stream[i])
+			last = MAX(last, r->peers[node].stream[i]->heard_us);
+	return last ? now_us(r) - last : UINT64_MAX;
+}
+
 void session_tick(struct replicator *r, uint64_t now)
 {
 	struct session *s, *tmp;

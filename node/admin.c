@@ -557,6 +557,11 @@ static bool real_peer_connected(void *c, uint16_t node)
 	return control_peer_connected(c, node);
 }
 
+static uint64_t real_peer_silent_us(void *c, uint16_t node)
+{
+	return control_peer_silent_us(c, node);
+}
+
 static int real_propose(void *c, struct control_propose *p, const struct command *cmd,
 			uint64_t deadline_ms, struct wait *w)
 {
@@ -596,6 +601,7 @@ const struct admin_cluster_ops admin_control_ops = {
 	.status = real_status,
 	.applied_us = real_applied_us,
 	.peer_connected = real_peer_connected,
+	.peer_silent_us = real_peer_silent_us,
 	.propose = real_propose,
 	.volume_create = real_volume_create,
 	.volume_resize = real_volume_resize,

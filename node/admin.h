@@ -25,6 +25,7 @@ struct admin_cluster_ops {
 	void (*status)(void *cluster, struct consensus_status *out);
 	uint64_t (*applied_us)(void *cluster);
 	bool (*peer_connected)(void *cluster, uint16_t node);
+	uint64_t (*peer_silent_us)(void *cluster, uint16_t node); /* control_peer_silent_us */
 	int (*propose)(void *cluster, struct control_propose *p, const struct command *cmd,
 		       uint64_t deadline_ms, struct wait *w);
 	int (*volume_create)(void *cluster, struct control_propose *p, const struct map_volume *want,

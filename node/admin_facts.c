@@ -10,6 +10,8 @@
 #include "node/admin_impl.h"
 
 #define LINK_AGE_MS 5000 /* older words about a connection say nothing about now */
+#define SETTLE_US 3000000u /* a node that is back, or new, has its connections by then */
+#define AWAY_NOTED_US 10000000u /* longer ago it may have been back for long */
 
 /* ---- Asking all nodes --------------------------------------------------------------------------
  */
@@ -96,6 +98,14 @@ void ask_all_free(struct ask_all *k)
 	free(k);
 }
 
+/* Not only connected, as a frozen process is, too: it did, when it was asked last. */
+static bool facts_node_answers(const struct admin *a, uint16_t node)
+{
+	return facts_node_up(a, node) && !(node <= NODE_IDS_MAX && a->facts[node].missed);
+}
+
+static bool heard_by_any(const struct admin *a, uint16_t id);
+
 /* ---- Gathering ---------------------------------------------------------------------------------
  */
 
@@ -141,6 +151,26 @@ static void forget_removed(struct admin *a)
 	}
 }
 
+/* Who was neither here nor heard by others and is again, if somebody asked meanwhile: what was long ago says
+ * nothing about now. */
+static void note_returns(struct admin *a)
+{
+	const struct map *m = admin_map(a);
+	uint64_t now = loop_mono_us(a->cfg.loop);
+
+	for (struct hnode *h = m ? hmap_walk(&m->nodes, NULL) : NULL; h; h = hmap_walk(&m->nodes, h)) {
+		const struct map_node *n = container_of(h, struct map_node, by_id);
+		struct fact *f = n->id <= NODE_IDS_MAX ? &a->facts[n->id] : NULL;
+
+		if (!f || n->state == NODE_REMOVED)
+			continue;
+		if (!facts_node_answers(a, n->id) && !heard_by_any(a, n->id))
+			f->lost_us = now;
+		else if (f->lost_us > f->back_us)
+			f->back_us = now - f->lost_us < AWAY_NOTED_US ? now : f->lost_us;
+	}
+}
+
 static void gather_begin(struct admin *a);
 
 static void gather_finish(struct gather *g)
@@ -156,6 +186,7 @@ static void gather_finish(struct gather *g)
 	ask_all_free(g->ask);
 	free(g);
 	forget_removed(a);
+	note_returns(a);
 	a->gather = NULL;
 	if (a->facts_stale) {
 		gather_begin(a);
@@ -310,12 +341,15 @@ static const struct json *link_facts(const struct admin *a, uint16_t from, uint1
 	return NULL;
 }
 
-/* Somebody hears it on the data connections, which the shards use all the time. */
+/* Somebody hears it on the data connections, which the shards use all the time, or as Raft's leader. */
 static bool heard_by_any(const struct admin *a, uint16_t id)
 {
-	for (uint16_t from = 1; from <= NODE_IDS_MAX; from++)
-		if (from != id && json_bool(link_facts(a, from, id), "data", false))
+	for (uint16_t from = 1; from <= NODE_IDS_MAX; from++) {
+		const struct json *l = from != id ? link_facts(a, from, id) : NULL;
+
+		if (json_bool(l, "data", false) || json_bool(l, "heard", false))
 			return true;
+	}
 	return false;
 }
 
@@ -335,6 +369,20 @@ bool facts_node_heard(const struct admin *a, uint16_t id)
 	return facts_node_up(a, id) || heard_by_any(a, id) || (!connected && controlled_by_any(a, id));
 }
 
+/* This node itself, too, until it was up for as long. */
+static bool is_settling(const struct admin *a, uint16_t id)
+{
+	const struct fact *f = id <= NODE_IDS_MAX ? &a->facts[id] : NULL;
+	uint64_t now = loop_mono_us(a->cfg.loop);
+
+	if (now - a->started_us < SETTLE_US)
+		return true;
+	if (!f || !f->json)
+		return false;
+	return (f->back_us && now - f->back_us < SETTLE_US) ||
+	       json_u64(f->json, "up_s", 0) * 1000000 + (now - f->at_us) < SETTLE_US;
+}
+
 static void health_node_facts(const struct admin *a, struct health_node *n)
 {
 	const struct json *f = n->id <= NODE_IDS_MAX ? a->facts[n->id].json : NULL, *list;
@@ -343,6 +391,8 @@ static void health_node_facts(const struct admin *a, struct health_node *n)
 	n->up = facts_node_up(a, n->id);
 	if (!n->up && heard_by_any(a, n->id))
 		n->up = n->data_only = true;
+	n->answers = facts_node_answers(a, n->id);
+	n->settling = is_settling(a, n->id);
 	if (!f)
 		return;
 	/* Connected, but not registered yet with the incarnation it runs as: it serves nothing. */
@@ -458,14 +508,16 @@ static void health_link_facts(const struct admin *a, struct health_input *in, st
 			uint16_t from = in->nodes[i].id, to = in->nodes[k].id;
 			const struct json *l = from <= NODE_IDS_MAX ? link_facts(a, from, to) : NULL;
 
-			/* A node that did not answer just now may be frozen: that is another thing. */
-			if (l && to <= NODE_IDS_MAX && !a->facts[to].missed &&
-			    in->link_count < HEALTH_LINKS_MAX)
-				out[in->link_count++] =
-					(struct health_link){.from = from,
-							     .to = to,
-							     .control = json_bool(l, "control", true),
-							     .data = json_bool(l, "data", true)};
+			if (!l || to > NODE_IDS_MAX || in->link_count == HEALTH_LINKS_MAX)
+				continue;
+			out[in->link_count++] = (struct health_link){
+				.from = from,
+				.to = to,
+				/* Its kernel takes the questions for some seconds after a cut. */
+				.control = json_bool(l, "control", true) &&
+					   (from != in->self || facts_node_up(a, to)),
+				.data = json_bool(l, "data", true),
+				.heard = json_bool(l, "heard", false)};
 		}
 	in->links = out;
 }

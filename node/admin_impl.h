@@ -48,9 +48,9 @@ struct areq {
 /* What a node last said about itself (GET /v1/local), kept with its age. */
 struct fact {
 	struct json *json;
-	uint64_t at_us;	 /* mono */
-	uint64_t wall_ms; /* the same moment */
+	uint64_t at_us, wall_ms; /* mono, and the same moment by the wall clock */
 	unsigned missed; /* gatherings in a row that it did not answer, though connected */
+	uint64_t lost_us, back_us; /* mono: when nobody heard it, and when somebody did again */
 };
 
 struct facts_waiter {

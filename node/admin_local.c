@@ -11,6 +11,10 @@
 #include "node/admin_impl.h"
 
 #define OPS_MAX 256u /* per shard */
+/* A node that lives said something in this time: beacons and heartbeats come each second at least. Less than
+ * what makes a data connection one that is not heard, so that a node that froze just now passes for dead
+ * before its links pass for cut. */
+#define HEARD_LATELY_US 1250000u
 
 struct field {
 	const char *name;
@@ -132,7 +136,7 @@ struct slot {
 	uint64_t map_version; /* what the shard has applied */
 	bool ran;
 	struct replicator *r;
-	bool hears[NODE_IDS_MAX + 1];
+	bool hears[NODE_IDS_MAX + 1], heard[NODE_IDS_MAX + 1];
 };
 
 struct collect {
@@ -195,8 +199,10 @@ static void facts_on_shard(struct admin_shard_job *j, unsigned shard, struct rep
 	CHECK(shard < SHARDS_MAX);
 	if (r)
 		replicator_stats(r, &c->slots[shard].replicator);
-	for (uint16_t n = 1; r && n <= NODE_IDS_MAX; n++)
+	for (uint16_t n = 1; r && n <= NODE_IDS_MAX; n++) {
 		c->slots[shard].hears[n] = replicator_hears(r, n);
+		c->slots[shard].heard[n] = replicator_silent_us(r, n) < HEARD_LATELY_US;
+	}
 	if (cl)
 		client_stats(cl, &c->slots[shard].client);
 	if (cl)
@@ -374,6 +380,7 @@ static struct json *links_to_json(const struct admin *a, const struct collect *c
 	for (uint16_t id = 1; m && id <= NODE_IDS_MAX && id < m->next_node; id++) {
 		const struct map_node *n = map_node(m, id);
 		bool hears = c->slots[0].ran; /* all shards, or there are none yet */
+		bool heard = a->ops->peer_silent_us(a->cluster, id) < HEARD_LATELY_US;
 		struct json *j;
 
 		if (!n || id == a->cfg.identity->number || n->state != NODE_ACTIVE)
@@ -381,9 +388,12 @@ static struct json *links_to_json(const struct admin *a, const struct collect *c
 		j = json_object_new();
 		json_put_u64(j, "node", id);
 		json_put_bool(j, "control", a->ops->peer_connected(a->cluster, id));
-		for (unsigned i = 0; i < SHARDS_MAX; i++)
+		for (unsigned i = 0; i < SHARDS_MAX; i++) {
 			hears &= !c->slots[i].ran || c->slots[i].hears[id];
+			heard |= c->slots[i].heard[id];
+		}
 		json_put_bool(j, "data", hears);
+		json_put_bool(j, "heard", heard); /* lately, on any of them */
 		json_add(list, j);
 	}
 	return list;

@@ -15,6 +15,8 @@ struct health_node {
 	uint16_t id;
 	bool up;		 /* this node, or a peer that somebody hears */
 	bool data_only;		 /* not on a control connection from here: it is no voter in reach */
+	bool answers;		 /* just now, when it was asked: it is not frozen */
+	bool settling;		 /* it is back or new, and may not have all its connections yet */
 	bool cert_known;
 	bool ca_key_known, ca_key; /* it has the CA's private key */
 	int64_t cert_expires_s;	 /* negative: ended */
@@ -72,7 +74,8 @@ struct health_rebuild {
 /* What a node says of its own connections to another, both of them up. */
 struct health_link {
 	uint16_t from, to;
-	bool control, data;
+	bool control, data; /* they are up, and data is heard on all of them */
+	bool heard;	    /* something came in the last second: whatever does not work, `to` lives */
 };
 #define HEALTH_LINKS_MAX 4096u
 #define HEALTH_DEVICE_OPS 3u /* read, write, flush */

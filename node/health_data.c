@@ -9,7 +9,7 @@
 
 /* In-sync replicas of o that can be reached now. *where: the node of the last one found. */
 static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where,
-				 bool *by_node, bool *by_group)
+				 bool *by_node, bool *by_group, bool *by_cut)
 {
 	unsigned n = 0;
 
@@ -27,7 +27,8 @@ static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint
 		else if (m->in) {
 			n++;
 			*where = g->node;
-		}
+		} else if (g->node <= NODE_IDS_MAX)
+			*by_cut |= c->cut_off[g->node];
 	}
 	return n;
 }
@@ -82,9 +83,9 @@ static void check_recovery(struct ctx *c)
 
 static void look_at_object(struct ctx *c, const struct map_volume *v, const struct map_object *o)
 {
-	bool by_node = false, by_group = false;
+	bool by_node = false, by_group = false, by_cut = false;
 	uint16_t where = 0;
-	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group);
+	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group, &by_cut);
 
 	c->out->objects++;
 	c->unsure += o->unsure;
@@ -102,10 +103,12 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 		}
 		c->unavailable_by_node |= by_node;
 		c->unavailable_by_group |= by_group;
+		c->unavailable_by_cut |= by_cut;
 		return;
 	}
 	c->lost_by_node |= by_node;
 	c->lost_by_group |= by_group;
+	c->lost_by_cut |= by_cut;
 	if (n == 1) {
 		c->out->single++;
 		if (where <= NODE_IDS_MAX)
@@ -154,7 +157,7 @@ bool health_rebuild_text(const struct health_rebuild *r, char out[128])
 }
 
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
-		      uint64_t count, const char *what, bool by_node, bool by_group)
+		      uint64_t count, const char *what, bool by_node, bool by_group, bool by_cut)
 {
 	const char *or_force = strcmp(code, "DATA_UNAVAILABLE")
 				       ? ""
@@ -176,6 +179,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
 		SAY(i->caused_by, "%s", group_cause(c));
+	else if (by_cut)
+		SAY(i->caused_by, "NET_PARTIAL_PARTITION");
 	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
@@ -196,6 +201,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 		SAY(i->command, "ashlar health   # RECOVERY_UNSETTLED says what is waited for");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
 		SAY(i->command, "bring the node back: ashlar node list%s", or_force);
+	else if (!strcmp(i->caused_by, "NET_PARTIAL_PARTITION"))
+		SAY(i->command, "ashlar health   # NET_PARTIAL_PARTITION says which link is cut");
 	else if (!strcmp(i->caused_by, "SPACE_FULL_HOLD"))
 		SAY(i->command, "make space: ashlar health   # SPACE_FULL_HOLD says where");
 	else
@@ -295,12 +302,13 @@ static void check_copies(struct ctx *c)
 	check_recovery(c);
 	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up,
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
-		  c->unavailable_by_group);
+		  c->unavailable_by_group, c->unavailable_by_cut);
 	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
 		  "have a single in-sync replica that can be reached", c->lost_by_node,
-		  c->lost_by_group);
+		  c->lost_by_group, c->lost_by_cut);
 	data_item(c, "DATA_DEGRADED", HEALTH_WARNING, c->out->degraded,
-		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group);
+		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group,
+		  c->lost_by_cut);
 	check_quarantine(c);
 }
 

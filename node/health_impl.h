@@ -17,6 +17,9 @@ struct ctx {
 	bool lost_by_node,
 		lost_by_group; /* copies are missing because a node is down, a group failed */
 	bool unavailable_by_node, unavailable_by_group;
+	bool lives[NODE_IDS_MAX + 1];	/* it answers, or somebody heard it just now: it is not frozen */
+	bool cut_off[NODE_IDS_MAX + 1]; /* a data link of the node is cut */
+	bool lost_by_cut, unavailable_by_cut; /* copies are not in-sync where one is */
 	unsigned voters_up, voters_down;
 	unsigned unsure; /* objects */
 	bool full; /* a disk group is */

@@ -84,11 +84,33 @@ static void check_maintenance(struct ctx *c)
 	}
 }
 
+/* Whoever answers lives, and whom somebody just heard: one that neither is may be frozen or gone, which is
+ * another thing than a link that does not work. */
+static void who_lives(struct ctx *c)
+{
+	for (unsigned k = 0; k < c->in->node_count; k++)
+		if (c->in->nodes[k].id <= NODE_IDS_MAX)
+			c->lives[c->in->nodes[k].id] = c->in->nodes[k].up && c->in->nodes[k].answers;
+	for (unsigned k = 0; k < c->in->link_count; k++)
+		if (c->in->links[k].to <= NODE_IDS_MAX)
+			c->lives[c->in->links[k].to] |= c->in->links[k].heard;
+}
+
+/* Both ends are there, and had time to connect. */
+static bool is_judged(const struct ctx *c, const struct health_link *l)
+{
+	const struct health_node *from = find_node(c->in, l->from), *to = find_node(c->in, l->to);
+
+	return from && to && from->up && to->up && !from->settling && !to->settling &&
+	       l->from <= NODE_IDS_MAX && l->to <= NODE_IDS_MAX && c->lives[l->to];
+}
+
 /* Two nodes that are up and do not hear each other on one of their connections. */
 static void check_links(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "NET_PARTIAL_PARTITION", HEALTH_WARNING);
 	bool data = false;
+	const struct map_node *a = NULL, *b = NULL; /* the ends of the first */
 
 	for (unsigned k = 0; k < c->in->link_count; k++) {
 		const struct health_link *l = &c->in->links[k];
@@ -96,13 +118,17 @@ static void check_links(struct ctx *c)
 				      *to = map_node(c->in->map, l->to);
 		bool lost_data;
 
-		if (!from || !to || from->state != NODE_ACTIVE || to->state != NODE_ACTIVE ||
-		    !node_up(c->in, l->from) || !node_up(c->in, l->to))
+		if (!from || !to || from->state != NODE_ACTIVE || to->state != NODE_ACTIVE)
 			continue;
 		lost_data = !l->data && (from->roles & to->roles & ROLE_STORAGE);
-		if (l->control && !lost_data)
+		if ((l->control && !lost_data) || !is_judged(c, l))
 			continue;
-		data |= lost_data;
+		if (lost_data)
+			c->cut_off[l->from] = c->cut_off[l->to] = data = true;
+		if (!i->count) {
+			a = from;
+			b = to;
+		}
 		affect(i, "%.25s->%.25s %s", from->name, to->name,
 		       l->control   ? "data"
 		       : lost_data ? "all"
@@ -117,7 +143,7 @@ static void check_links(struct ctx *c)
 	    i->count, i->count == 1 ? "" : "s", i->count == 1 ? "does" : "do");
 	SAY(i->risk, data ? "objects with copies at both ends drop one of them"
 			  : "data connections work; a node cut off from Raft gets no failover");
-	SAY(i->command, "check the network between %s: switches, firewall, MTU", i->affected[0]);
+	SAY(i->command, "check the network between %s and %s: switches, firewall, MTU", a->name, b->name);
 }
 
 static void check_clocks(struct ctx *c)
@@ -222,6 +248,7 @@ static void check_certificates(struct ctx *c)
 
 void health_check_nodes(struct ctx *c)
 {
+	who_lives(c);
 	check_down(c);
 	check_maintenance(c);
 	check_links(c);

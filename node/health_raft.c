@@ -20,18 +20,61 @@ void health_count_voters(struct ctx *c)
 			c->voters_down++;
 }
 
-static void say_cause(const struct ctx *c, struct health_item *i)
+/* Why voters cannot be reached: one of each kind. One that others hear runs, and connects if it has just come
+ * back; one that was removed is not waited for. */
+struct absent {
+	const struct map_node *down, *cut, *back;
+	unsigned removed, count;
+};
+
+static struct absent absent_voters(const struct ctx *c)
 {
-	if (listed(c, "NODE_DOWN"))
+	struct absent a = {0};
+
+	for (unsigned v = 0; v < c->in->voter_count; v++) {
+		const struct map_node *n = map_node(c->in->map, c->in->voters[v]);
+
+		if (voter_up(c->in, c->in->voters[v]))
+			continue;
+		a.count++;
+		if (!n || n->state == NODE_REMOVED)
+			a.removed++;
+		else if (n->id <= NODE_IDS_MAX && c->lives[n->id] && find_node(c->in, n->id)->settling)
+			a.back = n;
+		else if (n->id <= NODE_IDS_MAX && c->lives[n->id])
+			a.cut = a.cut ? a.cut : n;
+		else
+			a.down = a.down ? a.down : n;
+	}
+	return a;
+}
+
+static void say_cause(const struct ctx *c, const struct absent *a, struct health_item *i)
+{
+	if (a->down && listed(c, "NODE_DOWN"))
 		SAY(i->caused_by, "NODE_DOWN");
-	else if (listed(c, "NET_PARTIAL_PARTITION"))
+	else if (a->cut && listed(c, "NET_PARTIAL_PARTITION"))
 		SAY(i->caused_by, "NET_PARTIAL_PARTITION");
+}
+
+static void say_command(const struct ctx *c, const struct absent *a, struct health_item *i)
+{
+	if (a->down)
+		SAY(i->command, "start ashlard on %s", a->down->name);
+	else if (a->cut)
+		SAY(i->command, "check the network between %s and %s, which runs: others hear it",
+		    node_name(c->in, c->in->self), a->cut->name);
+	else if (a->back)
+		SAY(i->command, "wait: %s is back and connects", a->back->name);
+	else
+		SAY(i->command, "wait: the leader takes the votes of removed nodes away by itself");
 }
 
 /* A majority is there, and somebody is not. */
 static void check_lost(struct ctx *c, unsigned majority)
 {
 	struct health_item *i = add_item(c, "RAFT_VOTER_LOST", HEALTH_WARNING);
+	struct absent absent = absent_voters(c);
 	bool surprise = false;
 
 	for (unsigned v = 0; v < c->in->voter_count; v++) {
@@ -44,10 +87,13 @@ static void check_lost(struct ctx *c, unsigned majority)
 	}
 	if (!surprise)
 		i->severity = HEALTH_INFO;
-	say_cause(c, i);
+	say_cause(c, &absent, i);
 	if (!surprise)
 		SAY(i->summary, "%u of %u voters away in maintenance; votes stay where they are",
 		    i->count, c->in->voter_count);
+	else if (absent.removed == absent.count)
+		SAY(i->summary, "%u of %u voters %s removed and still counted", i->count, c->in->voter_count,
+		    i->count == 1 ? "was" : "were");
 	else if (c->in->voter_taker)
 		SAY(i->summary,
 		    "%u of %u voters cannot be reached; %s takes over a vote after %u s", i->count,
@@ -63,12 +109,13 @@ static void check_lost(struct ctx *c, unsigned majority)
 	else
 		SAY(i->risk, "%u more may be lost before configuration changes stop",
 		    c->voters_up - majority);
-	SAY(i->command, "start ashlard on %s", i->affected[0]);
+	say_command(c, &absent, i);
 }
 
 static void check_majority(struct ctx *c)
 {
 	unsigned majority = c->in->voter_count / 2 + 1;
+	struct absent absent = absent_voters(c);
 	struct health_item *i;
 
 	if (c->in->voter_count > 0 && c->voters_up < majority) {
@@ -78,12 +125,16 @@ static void check_majority(struct ctx *c)
 				affect(i, "%s", node_name(c->in, c->in->voters[v]));
 		SAY(i->summary, "%u of %u voters can be reached; %u are needed", c->voters_up,
 		    c->in->voter_count, majority);
-		say_cause(c, i);
+		say_cause(c, &absent, i);
 		SAY(i->risk, "reads and writes go on where all in-sync replicas are up; any "
 			     "further loss stops "
 			     "the objects it touches until a majority is back");
-		SAY(i->command, "start ashlard on %s   # if they are gone for good: ashlar cluster recover",
-		    i->affected[0]);
+		if ((absent.cut || absent.back) && !absent.down)
+			say_command(c, &absent, i);
+		else
+			SAY(i->command,
+			    "start ashlard on %s   # if they are gone for good: ashlar cluster recover",
+			    absent.down ? absent.down->name : i->affected[0]);
 		return;
 	}
 	if (c->voters_down)
@@ -95,6 +146,8 @@ static void check_majority(struct ctx *c)
 		    "no Raft leader is known, although a majority of voters can be reached");
 		SAY(i->risk,
 		    "a further failure cannot be answered by a failover until a leader is elected");
+		if (listed(c, "NET_PARTIAL_PARTITION"))
+			SAY(i->caused_by, "NET_PARTIAL_PARTITION");
 		SAY(i->command, "if it lasts longer than 5 s: ashlar status, and the log of "
 				"ashlard on the voters");
 	}

@@ -33,8 +33,8 @@ static void world_init(struct world *w, unsigned n, unsigned copies)
 		*g = (struct map_group){ .id = (uint16_t)(i + 1), .node = node->id, .incarnation = 1,
 					 .state = GROUP_ACTIVE };
 		hmap_insert(&w->map.groups, &g->by_id, hash_u64(g->id));
-		w->hn[i] = (struct health_node){ .id = node->id, .up = true, .cert_known = true,
-						 .cert_expires_s = 86400 * 300 };
+		w->hn[i] = (struct health_node){ .id = node->id, .up = true, .answers = true,
+						 .cert_known = true, .cert_expires_s = 86400 * 300 };
 		w->hg[i] = (struct health_group){ .id = g->id, .known = true, .open = true,
 						  .data_bytes = 1 << 30, .used_bytes = 1 << 20 };
 		w->in.voters[i] = node->id;
@@ -542,6 +542,16 @@ TEST(health, a_lost_voter_says_who_takes_its_vote)
 	w.hn[3].up = false; /* no voter */
 	health_evaluate(&w.in, &w.r);
 	EXPECT(!find(&w, "RAFT_VOTER_LOST"));
+	/* A removed node is started by nobody, and who else is down is no reason for it. */
+	w.node[1].maintenance_until_ms = 0;
+	w.hn[1].up = false;
+	w.node[1].state = NODE_REMOVED;
+	w.in.voter_taker = 0;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "RAFT_VOTER_LOST");
+	EXPECT_STR(i->summary, "1 of 3 voters was removed and still counted");
+	EXPECT_STR(i->caused_by, "");
+	EXPECT(strstr(i->command, "wait: the leader takes"));
 	world_fini(&w);
 }
 
@@ -884,6 +894,49 @@ TEST(health, a_partial_partition_names_the_link)
 	EXPECT(!find(&w, "NODE_DOWN") && !find(&w, "DATA_DEGRADED"));
 	i = find(&w, "RAFT_MINORITY");
 	EXPECT(i && i->count == 2 && !strcmp(i->caused_by, "NET_PARTIAL_PARTITION"));
+	EXPECT(strstr(i->command, "check the network between n1 and n2"));
+	world_fini(&w);
+}
+
+/* As the node at its end sees it: the other one does not answer, yet somebody hears it. */
+TEST(health, a_cut_link_is_named_by_the_node_at_its_end)
+{
+	struct world w;
+	struct health_link links[] = {{1, 2, false, false, false}, {3, 2, true, true, false}};
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.in.links = links;
+	w.in.link_count = 2;
+	w.hn[1].answers = false;
+	health_evaluate(&w.in, &w.r); /* nobody knows that it lives: it may be frozen */
+	EXPECT(!find(&w, "NET_PARTIAL_PARTITION"));
+	links[1].heard = true;
+	for (unsigned k = 0; k < 8; k++)
+		if (w.object[k].member[0].group == 1 && w.object[k].member[1].group == 2)
+			w.object[k].member[1].in = false;
+	w.hn[1].data_only = true;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "NET_PARTIAL_PARTITION");
+	EXPECT(i->count == 1 && !strcmp(i->affected[0], "n1->n2 all"));
+	EXPECT_STR(i->command, "check the network between n1 and n2: switches, firewall, MTU");
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "NET_PARTIAL_PARTITION");
+	i = must(&w, "RAFT_VOTER_LOST");
+	EXPECT_STR(i->caused_by, "NET_PARTIAL_PARTITION");
+	EXPECT(strstr(i->command, "network between n1 and n2"));
+	links[0].data = links[0].heard = true; /* a cut of Raft's link alone: the node itself hears it */
+	links[1].heard = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "NET_PARTIAL_PARTITION")->affected[0], "n1->n2 control");
+	w.in.leader_known = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "RAFT_NO_LEADER")->caused_by, "NET_PARTIAL_PARTITION");
+	/* Just back after it was away for all: it has not connected to everybody yet. */
+	w.in.leader_known = w.hn[1].answers = w.hn[1].settling = true;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "NET_PARTIAL_PARTITION"));
+	EXPECT_STR(must(&w, "RAFT_VOTER_LOST")->command, "wait: n2 is back and connects");
+	EXPECT_STR(must(&w, "RAFT_VOTER_LOST")->caused_by, "");
 	world_fini(&w);
 }
 

@@ -18,6 +18,24 @@ for a, others, extra in (("1", ("2", "3"), []), ("2", ("1", "3"), []), ("3", ("1
     lab.do("heal")
     lab.in_sync()
     history.finish()
+step("a link that is cut is named by the nodes at its ends, not only by a third one")
+
+
+def found(node):
+    return {i["code"]: i for i in lab.json("health", node=node)["items"]}
+
+
+for cls, kind in (("raft", "control"), ("data", "data")):
+    lab.do("cut", "1", "2", "--class", cls)
+    for a, b in (("1", "2"), ("2", "1")):
+        watch_for(f"node {a} to name the {cls} link to {b}",
+                  lambda: f"node{a}->node{b} {kind}" in found(a).get("NET_PARTIAL_PARTITION", {}).get("affected", []), 15)
+        lost = found(a).get("RAFT_VOTER_LOST")
+        if lost and not lost["command"].startswith("check the network between"):
+            fail(f"node {a} says of a voter that runs: {lost}")
+    lab.do("heal")
+    lab.in_sync()
+    watch_for("no link to be named", lambda: not any("NET_PARTIAL_PARTITION" in found(n) for n in "123"), 10)
 step("a pause longer than every lease: the paused node wakes up fenced")
 history = History(lab, "v:shared", ["1", "2", "3"], clients=6)
 for n in ("1", "2", "3"):
