@@ -363,7 +363,7 @@ static bool evacuation_may_begin(struct areq *q, const struct job_change *ch)
 
 	admin_evaluate_emptied(q->admin, ch->node, ch->group, r);
 	if (r->unrepaired) {
-		admin_fail(q, -ERR_INCOMPLETE, "%s. Nothing was done", r->why);
+		admin_fail(q, -ERR_INCOMPLETE, "%s. Nothing was done", r->unrepaired_why);
 		return false;
 	}
 	why = admin_room_missing(r);

@@ -97,7 +97,7 @@ static int drain_check(const struct removal *r, const char **why)
 	if (*why)
 		return -ERR_INCOMPLETE;
 	if (r->report.unrepaired) {
-		*why = r->report.why; /* copies made from those would lack what they lack */
+		*why = r->report.unrepaired_why; /* copies made from those would lack what they lack */
 		return -ERR_INCOMPLETE;
 	}
 	if (!key_elsewhere(a, r->node)) {
@@ -198,7 +198,7 @@ static int dead_check(const struct removal *r, const char **why)
 		return -ERR_REFUSED;
 	}
 	if (r->report.unrepaired && !r->accept_loss) {
-		*why = r->report.why;
+		*why = r->report.unrepaired_why;
 		return -ERR_INCOMPLETE;
 	}
 	if (r->report.lost && !r->accept_loss) {

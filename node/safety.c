@@ -244,12 +244,14 @@ static void judge(struct what_if *w)
 {
 	struct safety_report *r = w->out;
 
-	if (r->unrepaired && r->unrepaired == r->lost + r->unavailable)
-		conclude(r, SAFETY_DATA,
+	if (r->unrepaired)
+		snprintf(r->unrepaired_why, sizeof(r->unrepaired_why),
 			 "%llu objects have no other in-sync replica but in disk groups with damage that "
 			 "is not repaired yet (group %u): some of their data may be whole here only; wait "
 			 "while `ashlar health` shows DATA_REPAIRING",
 			 n_(r->unrepaired), r->unrepaired_group);
+	if (r->unrepaired && r->unrepaired == r->lost + r->unavailable)
+		conclude(r, SAFETY_DATA, "%s", r->unrepaired_why);
 	else if (r->lost)
 		conclude(r, SAFETY_DATA,
 			 "%llu objects have no other in-sync replica: their data would be lost",

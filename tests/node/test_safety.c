@@ -167,6 +167,24 @@ TEST(safety, a_damaged_group_is_no_other_copy)
 	world_fini(&w);
 }
 
+/* What has the only copy of something may be emptied: that is moved, no reason to refuse. Damage is one. */
+TEST(safety, damage_is_told_beside_what_else_would_be_lost)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.hg[1].damaged_bytes = 4096;
+	w.object[2].member[0].in = false; /* node 3's; node 1 has the only one */
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
+	EXPECT(w.r.lost == 2 && w.r.unrepaired == 1);
+	EXPECT(strstr(w.r.why, "would be lost"));
+	EXPECT(strstr(w.r.unrepaired_why, "1 objects") && strstr(w.r.unrepaired_why, "group 2"));
+	w.hg[1].damaged_bytes = 0;
+	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
+	EXPECT_STR(w.r.unrepaired_why, "");
+	world_fini(&w);
+}
+
 TEST(safety, two_damaged_groups_may_not_part)
 {
 	struct world w;
