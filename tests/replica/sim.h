@@ -219,7 +219,13 @@ void sim_begin_written(const struct sim_plan *plan);	 /* until the clients' firs
 void sim_begin_settled(const struct sim_plan *plan);	 /* until both */
 void sim_writes(unsigned ops, const char *what); /* sim_clients_more, waited for: what it says when in vain */
 void sim_away(unsigned node); /* it dies, is dropped, and misses writes, which are done */
+void sim_reads(const char *what); /* of all that clients wrote, waited for */
 uint64_t sim_drops(void);     /* proposed by all primaries so far */
+void sim_drop(unsigned node, unsigned proposer); /* of the first object's members; done at the return */
+bool sim_listed_in(void);			 /* every member, in the map */
+unsigned sim_primary_node(uint32_t object);	 /* 0: there is none */
+bool sim_serves(unsigned node, uint32_t object); /* as its primary */
+struct replicator_stats sim_stats(unsigned node); /* zeroes if it has no process */
 bool sim_case_repair(uint64_t seed);
 bool sim_case_damage(uint64_t seed);
 bool sim_case_attachment(uint64_t seed);

@@ -44,7 +44,56 @@ void sim_writes(unsigned ops, const char *what)
 	sim_wait_for(sim_clients_done, what);
 }
 
-static bool listed_in(void)
+void sim_reads(const char *what)
+{
+	sim_clients_final_reads();
+	sim_wait_for(sim_clients_done, what);
+}
+
+unsigned sim_primary_node(uint32_t object)
+{
+	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(object));
+
+	return n ? n->id : 0;
+}
+
+bool sim_serves(unsigned node, uint32_t object)
+{
+	struct replica_info i;
+
+	return sim.proc[node].alive && replicator_info(sim.proc[node].r, object_id(sim.volume, object), &i) &&
+	       i.serving;
+}
+
+struct replicator_stats sim_stats(unsigned node)
+{
+	struct replicator_stats st = {0};
+
+	if (sim.proc[node].r)
+		replicator_stats(sim.proc[node].r, &st);
+	return st;
+}
+
+void sim_drop(unsigned node, unsigned proposer)
+{
+	const struct map_object *o = sim_object(0);
+	struct object_change c = {.op = OBJ_DROP,
+				  .object = o->id,
+				  .epoch = o->epoch,
+				  .proposer = (uint16_t)proposer,
+				  .incarnation = sim.proc[proposer].incarnation};
+	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
+	unsigned in = map_in_count(o);
+
+	for (unsigned k = 0; k < o->member_count; k++)
+		if (o->member[k].group == sim.proc[node].group)
+			c.replica = o->member[k];
+	sim_submit_command(&cmd);
+	if (!sim.failure[0] && map_in_count(sim_object(0)) != in - 1)
+		sim_fail("node %u was not dropped", node);
+}
+
+bool sim_listed_in(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++) {
 		const struct map_object *o = sim_object(i);
@@ -80,46 +129,33 @@ static void damage_all(unsigned node)
 			sim_store_damage(sim.proc[node].disk, object_id(sim.volume, i), b);
 }
 
-static uint64_t repairs(unsigned node)
-{
-	struct replicator_stats st;
-
-	replicator_stats(sim.proc[node].r, &st);
-	return st.repairs;
-}
-
-static struct replicator *mended_at;
+static unsigned mended_at;
 
 static bool quiet(void)
 {
-	struct replicator_stats st;
-
-	replicator_stats(mended_at, &st);
-	return !st.mending;
+	return !sim_stats(mended_at).mending;
 }
 
 /* Every block is read at `node`, which lacks all of them; nobody may be told so. What was repaired
  * is rewritten, so that a second look needs nobody else. */
 static void read_repaired(unsigned node, const char *when)
 {
-	uint64_t errors = sim.medium_errors, before = repairs(node);
+	uint64_t errors = sim.medium_errors, before = sim_stats(node).repairs;
 
 	damage_all(node);
 
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "the reads are answered");
+	sim_reads("the reads are answered");
 	if (!sim.failure[0] && sim.medium_errors != errors)
 		sim_fail("%s: %llu reads were answered MEDIUM_ERROR though the other replica has "
 			 "all",
 			 when, (unsigned long long)(sim.medium_errors - errors));
-	if (!sim.failure[0] && repairs(node) == before)
+	if (!sim.failure[0] && sim_stats(node).repairs == before)
 		sim_fail("%s: nothing was repaired", when);
-	mended_at = sim.proc[node].r;
+	mended_at = node;
 	sim_wait_for(quiet, "the repaired blocks are rewritten");
-	before = repairs(node);
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "the second reads are answered");
-	if (!sim.failure[0] && repairs(node) != before)
+	before = sim_stats(node).repairs;
+	sim_reads("the second reads are answered");
+	if (!sim.failure[0] && sim_stats(node).repairs != before)
 		sim_fail("%s: repaired blocks were not rewritten", when);
 }
 
@@ -136,7 +172,7 @@ bool sim_case_repair(uint64_t seed)
 	sim_begin_written(&plan);
 	sim_away(2);
 	sim_proc_start(2);
-	sim_wait_for(listed_in, "node 2 is in again");
+	sim_wait_for(sim_listed_in, "node 2 is in again");
 	read_repaired(1, "the peer was just promoted");
 	sim_net_reset(1, 2);
 	read_repaired(1, "the peer's session just ended");
@@ -165,9 +201,8 @@ bool sim_case_repair(uint64_t seed)
 static bool whole(void)
 {
 	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
-		struct replicator_stats st;
+		struct replicator_stats st = sim_stats(i);
 
-		replicator_stats(sim.proc[i].r, &st);
 		if (st.damaged_blocks || st.mending || sim_store_has_marked(sim.proc[i].disk))
 			return false;
 	}
@@ -177,13 +212,9 @@ static bool whole(void)
 /* Each is the primary of one object; members keep asking. */
 static bool all_lost(void)
 {
-	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
-		struct replicator_stats st;
-
-		replicator_stats(sim.proc[i].r, &st);
-		if (!st.lost_blocks)
+	for (unsigned i = 1; i <= sim.plan.nodes; i++)
+		if (!sim_stats(i).lost_blocks)
 			return false;
-	}
 	return true;
 }
 
@@ -198,19 +229,10 @@ static bool reads_right(const char *when)
 {
 	uint64_t errors = sim.medium_errors;
 
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, when);
+	sim_reads(when);
 	if (!sim.failure[0] && sim.medium_errors != errors)
 		sim_fail("%s: MEDIUM_ERROR", when);
 	return !sim.failure[0];
-}
-
-static uint64_t repaired_at(unsigned node)
-{
-	struct replicator_stats st;
-
-	replicator_stats(sim.proc[node].r, &st);
-	return st.repaired_blocks;
 }
 
 /* What a member, or the primary, is told that it lacks comes from the other one, without any read by a
@@ -239,7 +261,7 @@ bool sim_case_damage(uint64_t seed)
 	mark(2, 1, 2);
 	sim_wait_for(whole, "each has mended the other");
 	for (unsigned i = 1; i <= 2; i++)
-		done += repaired_at(i) != 0;
+		done += sim_stats(i).repaired_blocks != 0;
 	if (!sim.failure[0] && done != 2)
 		sim_fail("nothing was counted as repaired");
 	if (!reads_right("after both"))
@@ -273,31 +295,19 @@ bool sim_case_attachment(uint64_t seed)
 
 /* ---- Planned moves (T3), clean stop, hand-over (W5) ---- */
 
-static unsigned primary_node(uint32_t object)
-{
-	const struct map *m = state_map(sim.state);
-	const struct map_node *n =
-		map_primary_node(m, map_object(m, object_id(sim.volume, object)));
-
-	return n ? n->id : 0;
-}
-
 static unsigned moved_from;
 static uint32_t moved_object;
 
 static bool moved(void)
 {
-	return primary_node(moved_object) != moved_from;
+	return sim_primary_node(moved_object) != moved_from;
 }
 
 static bool serves_elsewhere(void)
 {
-	unsigned n = primary_node(moved_object);
-	struct replica_info i;
+	unsigned n = sim_primary_node(moved_object);
 
-	return n && n != moved_from && sim.proc[n].alive &&
-	       replicator_info(sim.proc[n].r, object_id(sim.volume, moved_object), &i) &&
-	       i.role == REPLICA_PRIMARY && !strcmp(i.state, "serving");
+	return n && n != moved_from && sim_serves(n, moved_object);
 }
 
 /* An object goes round, under load: each time another node serves it soon, all replicas stay in-sync,
@@ -318,7 +328,7 @@ bool sim_case_move(uint64_t seed)
 		uint32_t epoch;
 
 		moved_object = i % SIM_OBJECTS;
-		moved_from = primary_node(moved_object);
+		moved_from = sim_primary_node(moved_object);
 		epoch = sim_object(moved_object)->epoch;
 		sim_move(moved_from, moved_object);
 		/* The oracle loses one proposal in twenty and delays one in ten. */
@@ -333,7 +343,7 @@ bool sim_case_move(uint64_t seed)
 			sim_fail("a planned move took %.1f ms", (double)(sim.now_us - start) / 1000);
 		if (sim.moves_begun == begun)
 			sim_fail("the primary changed without a move");
-		if (!listed_in())
+		if (!sim_listed_in())
 			sim_fail("a planned move dropped a replica");
 		if (sim_object(moved_object)->epoch != epoch + 1)
 			sim_fail("a planned move took more than one change");
@@ -389,7 +399,7 @@ bool sim_case_stop(uint64_t seed)
 static bool none_is_left(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (primary_node(i) == moved_from)
+		if (sim_primary_node(i) == moved_from)
 			return false;
 	return true;
 }
@@ -405,7 +415,7 @@ bool sim_case_maintenance(uint64_t seed)
 			      .maintenance = {.op = MAINTENANCE_START, .ttl_s = 20}};
 
 	sim_begin_settled(&plan);
-	moved_from = primary_node(0);
+	moved_from = sim_primary_node(0);
 	sim_writes(4, "beacons come fast");
 	sim_net_cut(1, 2, true);
 	sim_run_until(sim.now_us + 500000, NULL);
@@ -413,7 +423,7 @@ bool sim_case_maintenance(uint64_t seed)
 	cmd.maintenance.node = (uint16_t)moved_from;
 	sim_submit_command(&cmd);
 	sim_run_until(sim.now_us + 300000, NULL);
-	if (!listed_in())
+	if (!sim_listed_in())
 		sim_fail("a replica was dropped");
 	sim_net_cut(1, 2, false);
 	sim_wait_for(none_is_left, "the node in maintenance has no primary");
@@ -436,7 +446,7 @@ bool sim_case_slow_log(uint64_t seed)
 
 	sim_begin_in(&plan);
 	moved_object = 0;
-	moved_from = primary_node(0);
+	moved_from = sim_primary_node(0);
 	sim_store_slow(sim.proc[moved_from].disk, 20000000);
 	sim_clients_more(100);
 	sim_wait_for(moved, "the primary whose log stalls hands over");
@@ -452,12 +462,8 @@ static uint64_t replicated(void)
 {
 	uint64_t sum = 0;
 
-	for (unsigned n = 1; n <= sim.plan.nodes; n++) {
-		struct replicator_stats st;
-
-		replicator_stats(sim.proc[n].r, &st);
-		sum += st.replicated;
-	}
+	for (unsigned n = 1; n <= sim.plan.nodes; n++)
+		sum += sim_stats(n).replicated;
 	return sum;
 }
 
@@ -570,14 +576,11 @@ bool sim_case_rebuild(uint64_t seed)
 
 uint64_t sim_drops(void)
 {
-	struct replicator_stats st;
-	uint64_t n = 0;
+	uint64_t sum = 0;
 
-	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
-		replicator_stats(sim.proc[i].r, &st);
-		n += st.drops;
-	}
-	return n;
+	for (unsigned n = 1; n <= sim.plan.nodes; n++)
+		sum += sim_stats(n).drops;
+	return sum;
 }
 
 /* A disk group is closed and opened again while its node's streams live and nothing is written. */
@@ -603,7 +606,7 @@ static bool placed_joined(void)
 {
 	uint64_t id = object_id(sim.volume, placed_object);
 	const struct map_object *o = map_object(state_map(sim.state), id);
-	const struct sim_proc *p = &sim.proc[primary_node(placed_object)];
+	const struct sim_proc *p = &sim.proc[sim_primary_node(placed_object)];
 	struct replica_info f;
 
 	return map_in_count(o) == sim.plan.copies && p->alive && replicator_info(p->r, id, &f) &&
@@ -667,10 +670,7 @@ static unsigned third_node;
 
 static bool third_serves(void)
 {
-	struct replica_info f;
-
-	return replicator_info(sim.proc[third_node].r, object_id(sim.volume, 0), &f) &&
-	       f.role == REPLICA_PRIMARY && !strcmp(f.state, "serving");
+	return sim_serves(third_node, 0);
 }
 
 /* A takeover is applied whose proposer is dead already, and nobody has a session with it or is refused: the
@@ -684,7 +684,7 @@ bool sim_case_dead_successor(uint64_t seed)
 	unsigned old, dead;
 
 	sim_begin_settled(&plan);
-	old = primary_node(0);
+	old = sim_primary_node(0);
 	dead = 1 + old % 3;
 	third_node = 6 - old - dead;
 	for (unsigned n = 1; n <= 3; n++) {
@@ -700,7 +700,7 @@ bool sim_case_dead_successor(uint64_t seed)
 	c.incarnation = sim.proc[dead].incarnation;
 	sim_proc_crash(dead);
 	sim_submit_command(&cmd);
-	if (!sim.failure[0] && primary_node(0) != dead)
+	if (!sim.failure[0] && sim_primary_node(0) != dead)
 		sim_fail("the takeover was not applied");
 	sim_wait_for(third_serves, "the third node takes over");
 	for (unsigned n = 1; n <= 3; n++) {

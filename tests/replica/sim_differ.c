@@ -12,14 +12,11 @@ static void compare(void *arg)
 
 static uint64_t diverged(void)
 {
-	struct replicator_stats st;
-	uint64_t n = 0;
+	uint64_t sum = 0;
 
-	for (unsigned i = 1; i <= sim.plan.nodes; i++) {
-		replicator_stats(sim.proc[i].r, &st);
-		n += st.diverged_pages;
-	}
-	return n;
+	for (unsigned n = 1; n <= sim.plan.nodes; n++)
+		sum += sim_stats(n).diverged_pages;
+	return sum;
 }
 
 static bool differs(void)

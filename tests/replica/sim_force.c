@@ -39,12 +39,7 @@ static bool second_registered(void)
 
 static bool serves(unsigned node)
 {
-	struct replicator_stats st;
-
-	if (!sim.proc[node].r)
-		return false;
-	replicator_stats(sim.proc[node].r, &st);
-	return st.serving == SIM_OBJECTS;
+	return sim_stats(node).serving == SIM_OBJECTS;
 }
 
 static bool first_serves(void)
@@ -113,6 +108,21 @@ static void change_all(uint8_t op, unsigned node, unsigned proposer)
 	sim_submit_command(&c);
 }
 
+/* Its group is failed, as its next process found. */
+static void force_past_first(void)
+{
+	group_state(1, GROUP_FAILED);
+	change_all(OBJ_FORCE, 2, 0);
+	sim_wait_for(second_serves, "what was forced serves");
+}
+
+static void fill_again(unsigned node)
+{
+	change_all(OBJ_DISCARD, node, 0);
+	change_all(OBJ_PLACE, node, 0);
+	sim_wait_for(both_are_in, "what was discarded is filled again");
+}
+
 static void yield(void *arg)
 {
 	struct sim_proc *p = arg;
@@ -171,9 +181,7 @@ bool sim_case_force(uint64_t seed)
 	if (kept_everywhere(1))
 		sim_fail("forced, though the primary may be alive");
 
-	group_state(1, GROUP_FAILED); /* as its next process found */
-	change_all(OBJ_FORCE, 2, 0);
-	sim_wait_for(second_serves, "what was forced serves");
+	force_past_first();
 	sim_proc_start(1);
 	sim_run_until(sim.now_us + 4000000, NULL);
 	group_state(1, GROUP_ACTIVE);
@@ -188,12 +196,9 @@ bool sim_case_force(uint64_t seed)
 	sim_run_until(sim.now_us + 1000, NULL);
 	change_all(OBJ_FORCE, 1, 2);
 	sim_wait_for(first_serves, "the operator goes back");
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "all is read");
+	sim_reads("all is read");
 	sim_clients_more(20);
-	change_all(OBJ_DISCARD, 2, 0);
-	change_all(OBJ_PLACE, 2, 0);
-	sim_wait_for(both_are_in, "what was discarded is filled again");
+	fill_again(2);
 	return sim_finish();
 }
 
@@ -202,6 +207,14 @@ static bool second_has_a_page(void)
 	const struct object *o = object_find(sim.proc[2].r, object_id(sim.volume, 0));
 
 	return o && o->in.copies;
+}
+
+/* Every, or every other, of a few blocks of one page. */
+static void on_page(uint8_t kind, uint32_t step, const char *what)
+{
+	for (uint32_t i = 0; i < 10; i += step)
+		sim_client_does(0, kind, 0, 5000 + i);
+	sim_wait_for(sim_clients_done, what);
 }
 
 /* What is forced is a copy that was never finished: it has a page of writes that its log knows nothing of.
@@ -215,9 +228,7 @@ bool sim_case_force_unfinished(uint64_t seed)
 	sim_run_until(sim.now_us + 1000000, NULL); /* what node 2 has and knows to be committed stays */
 	sim_proc_crash(2);
 	sim_wait_for(second_is_out, "node 2 is dropped");
-	for (unsigned i = 0; i < 10; i++)
-		sim_client_does(0, IO_WRITE, 0, 5000 + i);
-	sim_wait_for(sim_clients_done, "the writes are done");
+	on_page(IO_WRITE, 1, "the writes are done");
 	sim_store_slow(sim.proc[1].disk, 3000000);
 	sim_client_does(1, IO_WRITE, 0, 0); /* that page waits, so the copy is not finished */
 	sim_run_until(sim.now_us + 10000, NULL);
@@ -225,25 +236,17 @@ bool sim_case_force_unfinished(uint64_t seed)
 	sim_wait_for(second_has_a_page, "node 2 has a page");
 	sim_proc_crash(1);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
-	group_state(1, GROUP_FAILED);
-	change_all(OBJ_FORCE, 2, 0);
-	sim_wait_for(second_serves, "what was forced serves");
-	for (unsigned i = 0; i < 10; i += 2)
-		sim_client_does(0, IO_WRITE, 0, 5000 + i);
-	sim_wait_for(sim_clients_done, "the next writes are done");
+	force_past_first();
+	on_page(IO_WRITE, 2, "the next writes are done");
 	sim_proc_crash(2);
 	sim_proc_start(2);
 	sim_wait_for(second_serves, "it serves again");
-	for (unsigned i = 0; i < 10; i++)
-		sim_client_does(0, IO_READ, 0, 5000 + i);
-	sim_wait_for(sim_clients_done, "the page is read");
+	on_page(IO_READ, 1, "the page is read");
 
 	sim_store_slow(sim.proc[1].disk, 0);
 	sim_proc_start(1);
 	group_state(1, GROUP_ACTIVE);
-	change_all(OBJ_DISCARD, 1, 0);
-	change_all(OBJ_PLACE, 1, 0);
-	sim_wait_for(both_are_in, "there are two copies again");
+	fill_again(1);
 	return sim_finish();
 }
 
@@ -268,9 +271,7 @@ bool sim_case_accept_damage(uint64_t seed)
 	sim_wait_for(first_serves, "it serves again");
 	sim_clients_more(20);
 	sim_proc_start(2);
-	change_all(OBJ_DISCARD, 2, 0);
-	change_all(OBJ_PLACE, 2, 0);
-	sim_wait_for(both_are_in, "there are two copies again");
+	fill_again(2);
 	return sim_finish();
 }
 
@@ -279,22 +280,16 @@ bool sim_case_accept_damage(uint64_t seed)
 static bool first_is_out(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (member(i, 1)->in || map_primary_node(state_map(sim.state), sim_object(i))->id == 1)
+		if (member(i, 1)->in || sim_primary_node(i) == 1)
 			return false;
 	return true;
 }
 
 static bool any_serves(void)
 {
-	struct replicator_stats st;
-
-	for (unsigned n = 1; n <= sim.plan.nodes; n++) {
-		if (!sim.proc[n].r)
-			continue;
-		replicator_stats(sim.proc[n].r, &st);
-		if (st.serving)
+	for (unsigned n = 1; n <= sim.plan.nodes; n++)
+		if (sim_stats(n).serving)
 			return true;
-	}
 	return false;
 }
 
@@ -364,8 +359,7 @@ bool sim_case_recover(uint64_t seed)
 	if (seed % 4 >= 2)
 		remove_dead(3);
 	sim_wait_for(all_settled, "every object is settled");
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "all is read");
+	sim_reads("all is read");
 	sim_clients_more(20);
 	return sim_finish();
 }
@@ -402,11 +396,8 @@ bool sim_case_recover_newer(uint64_t seed)
 		sim_fail("what is older serves, or nobody was told:%s", sim_describe());
 	change_all(OBJ_FORCE, 2, 1);
 	sim_wait_for(second_serves, "what the operator chose serves");
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "all is read");
-	change_all(OBJ_DISCARD, 1, 0);
-	change_all(OBJ_PLACE, 1, 0);
-	sim_wait_for(both_are_in, "there are two copies again");
+	sim_reads("all is read");
+	fill_again(1);
 	return sim_finish();
 }
 
@@ -456,8 +447,7 @@ static bool goes_back(unsigned bad, uint64_t seed)
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
 		if (stood[i])
 			sim_change_one(i, OBJ_FORCE, good, bad);
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "all is read");
+	sim_reads("all is read");
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
 		if (stood[i]) {
 			sim_change_one(i, OBJ_DISCARD, bad, 0);
@@ -528,20 +518,15 @@ bool sim_case_late_request(uint64_t seed)
 	sim_proc_crash(1);
 	sim_proc_start(2);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what was proposed is decided */
-	group_state(1, GROUP_FAILED);
-	change_all(OBJ_FORCE, 2, 0);
-	sim_wait_for(second_serves, "what was forced serves");
+	force_past_first();
 	sim_client_does(1, IO_WRITE, 0, 0); /* so that nobody misses the other one */
 	sim_wait_for(sim_clients_done, "the next write is done");
 	sim_kept_arrives(2);
 	sim_run_until(sim.now_us + 1000000, NULL);
-	sim_clients_final_reads();
-	sim_wait_for(sim_clients_done, "all is read");
+	sim_reads("all is read");
 
 	sim_proc_start(1);
 	group_state(1, GROUP_ACTIVE);
-	change_all(OBJ_DISCARD, 1, 0);
-	change_all(OBJ_PLACE, 1, 0);
-	sim_wait_for(both_are_in, "there are two copies again");
+	fill_again(1);
 	return sim_finish();
 }

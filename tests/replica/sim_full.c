@@ -3,22 +3,6 @@
  * is answered NO_SPACE and is logged nowhere (W1, L4). It stays in, and once it has space all goes on. */
 #include "tests/replica/sim.h"
 
-static bool all_listed_in(void)
-{
-	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (map_in_count(sim_object(i)) != sim_object(i)->member_count)
-			return false;
-	return true;
-}
-
-/* Of the first object; the other node is a member of it. */
-static unsigned member_node(void)
-{
-	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(0));
-
-	return n && n->id == 1 ? 2 : 1;
-}
-
 bool sim_case_full_member(uint64_t seed)
 {
 	struct sim_plan plan = {
@@ -27,7 +11,7 @@ bool sim_case_full_member(uint64_t seed)
 	int64_t before;
 
 	sim_begin_settled(&plan);
-	disk = sim.proc[member_node()].disk;
+	disk = sim.proc[sim_primary_node(0) == 1 ? 2 : 1].disk; /* the other member of the first object */
 	sim_store_fill(disk, true);
 	sim_net_reset(1, 2); /* what it had granted is void */
 	sim_run_until(sim.now_us + 1000, NULL);
@@ -40,7 +24,7 @@ bool sim_case_full_member(uint64_t seed)
 			 (long long)(sim_store_unpaid(disk) - before));
 	if (!sim.failure[0] && !sim.no_space)
 		sim_fail("nobody was told that a member is full:%s", sim_describe());
-	if (!sim.failure[0] && !all_listed_in())
+	if (!sim.failure[0] && !sim_listed_in())
 		sim_fail("a member was dropped because it is full");
 	sim_store_fill(disk, false);
 	sim_wait_for(sim_clients_done, "what waited for space is done");

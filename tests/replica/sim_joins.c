@@ -6,19 +6,9 @@
 
 static unsigned old_node, heir;
 
-static unsigned primary_node(uint32_t object)
-{
-	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(object));
-
-	return n ? n->id : 0;
-}
-
 static bool heir_serves(void)
 {
-	struct replica_info i;
-
-	return primary_node(0) == heir && replicator_info(sim.proc[heir].r, object_id(sim.volume, 0), &i) &&
-	       i.serving;
+	return sim_primary_node(0) == heir && sim_serves(heir, 0);
 }
 
 /* A primary that hears no news was replaced; its successor ends, and is back together with the link between
@@ -31,7 +21,7 @@ bool sim_case_reborn(uint64_t seed)
 		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
 
 	sim_begin_settled(&plan);
-	old_node = primary_node(0);
+	old_node = sim_primary_node(0);
 	heir = 3 - old_node;
 	sim.proc[old_node].raft_cut_until = sim.now_us + 15000000;
 	sim_net_cut(old_node, heir, true);
@@ -98,24 +88,6 @@ static void step_until(bool (*done)(void), const char *what)
 	}
 }
 
-static void drop(unsigned node)
-{
-	const struct map_object *o = sim_object(0);
-	struct object_change c = {.op = OBJ_DROP,
-				  .object = o->id,
-				  .epoch = o->epoch,
-				  .proposer = (uint16_t)old_node,
-				  .incarnation = sim.proc[old_node].incarnation};
-	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
-
-	for (unsigned k = 0; k < o->member_count; k++)
-		if (o->member[k].group == sim.proc[node].group)
-			c.replica = o->member[k];
-	sim_submit_command(&cmd);
-	if (!sim.failure[0] && map_in_count(sim_object(0)) != 1)
-		sim_fail("node %u was not dropped", node);
-}
-
 /* A replica that is to be filled has answered its join. Before that is heard, the configuration changes and
  * it is joined anew, and it hears of that late: what is sent to it as if the first answer were one to the
  * second join comes while it cannot take it, and neither side ever speaks of it again. */
@@ -125,7 +97,7 @@ bool sim_case_old_join(uint64_t seed)
 		.seed = seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
 
 	sim_begin_settled(&plan);
-	old_node = primary_node(0);
+	old_node = sim_primary_node(0);
 	target = 1 + old_node % 3;
 	sim_proc_crash(target);
 	sim_wait_for(target_is_out, "it is out");
@@ -133,7 +105,7 @@ bool sim_case_old_join(uint64_t seed)
 	step_until(answer_is_under_way, "it has answered its join");
 	first_join = sim.failure[0] ? 0 : target_member()->join;
 	sim_net_cut(old_node, target, true);
-	drop(6 - old_node - target);
+	sim_drop(6 - old_node - target, old_node);
 	step_until(joined_anew, "it is being joined anew");
 	sim_net_block(target, old_node, false);
 	sim_clients_more(20);
@@ -154,7 +126,7 @@ static void begin_stream(uint64_t seed, unsigned clients)
 				.depth = 8};
 
 	sim_begin_settled(&plan);
-	old_node = primary_node(0);
+	old_node = sim_primary_node(0);
 	target = 3 - old_node;
 }
 

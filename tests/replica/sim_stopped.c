@@ -10,11 +10,9 @@ static unsigned old_node;
 
 static bool served_elsewhere(void)
 {
-	const struct map_node *n = map_primary_node(state_map(sim.state), sim_object(0));
-	struct replica_info i;
+	unsigned n = sim_primary_node(0);
 
-	return n && n->id != old_node && sim.proc[n->id].alive &&
-	       replicator_info(sim.proc[n->id].r, object_id(sim.volume, 0), &i) && i.serving;
+	return n && n != old_node && sim_serves(n, 0);
 }
 
 /* Until then the old one stands. */
@@ -40,7 +38,7 @@ static void cut_off(unsigned node, bool on)
 static void begin(const struct sim_plan *plan)
 {
 	sim_begin_settled(plan);
-	old_node = map_primary_node(state_map(sim.state), sim_object(0))->id;
+	old_node = sim_primary_node(0);
 }
 
 /* Another one serves and writes; then come the reads, and the old one goes on. */
@@ -81,25 +79,6 @@ bool sim_case_stopped(uint64_t seed, bool confirm_reads)
 	return sim_finish();
 }
 
-static void resign(unsigned node)
-{
-	const struct map_object *o = sim_object(0);
-	struct object_change c = {.op = OBJ_DROP,
-				  .object = o->id,
-				  .epoch = o->epoch,
-				  .proposer = (uint16_t)node,
-				  .incarnation = sim.proc[node].incarnation};
-	struct command cmd = {.kind = CMD_OBJECT, .object = {1, &c}};
-	unsigned in = map_in_count(o);
-
-	for (unsigned k = 0; k < o->member_count; k++)
-		if (o->member[k].group == sim.proc[node].group)
-			c.replica = o->member[k];
-	sim_submit_command(&cmd);
-	if (!sim.failure[0] && map_in_count(sim_object(0)) != in - 1)
-		sim_fail("node %u did not resign", node);
-}
-
 /* Of two members one has resigned, and only that one is in reach of the old primary: it follows no other, but
  * nobody will ask it to. Neither has news of that. */
 bool sim_case_stopped_alone(uint64_t seed)
@@ -120,7 +99,7 @@ bool sim_case_stopped_alone(uint64_t seed)
 	sim_run_until(sim.now_us + sim_rand(1, 3000), NULL);
 	sim.proc[old_node].raft_cut_until = sim.proc[resigned].raft_cut_until = sim.now_us + 15000000;
 	cut_off(heir, true);
-	resign(resigned);
+	sim_drop(resigned, resigned);
 	goes_on_late(false);
 	cut_off(heir, false);
 	return sim_finish();

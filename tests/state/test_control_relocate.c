@@ -111,6 +111,20 @@ static void change_job(struct job_change ch)
 	must(1, &c);
 }
 
+/* Of a node or a group, as job 1 of four nodes with volume 1. What stands in group 3, which is the one of
+ * node 3. */
+static unsigned begin_evacuation(uint16_t node, uint16_t group)
+{
+	unsigned before;
+
+	fake_start(4);
+	create("v", 2);
+	before = members_on(3);
+	change_job((struct job_change){
+		.op = JOB_START, .kind = JOB_EVACUATE, .node = node, .group = group});
+	return before;
+}
+
 TEST(relocate, a_node_that_stays_away_is_replaced)
 {
 	struct command c = setting(REBUILD_DELAY_KEY, "1");
@@ -178,13 +192,9 @@ TEST(relocate, maintenance_suspends_the_rebuild)
 TEST(relocate, an_evacuation_goes_on_under_another_leader)
 {
 	struct command c;
-	unsigned before;
+	unsigned before = begin_evacuation(0, 3);
 
-	fake_start(4);
-	create("v", 2);
-	before = members_on(3);
 	EXPECT(before > RELOCATE_FILLS);
-	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 3});
 	EXPECT_EQ(job(1)->total, before);
 	UNTIL_BEATING(0, (replicate(0), members_on(3) < before));
 	fake_set_leader(2);
@@ -206,12 +216,8 @@ TEST(relocate, an_evacuation_goes_on_under_another_leader)
 
 TEST(relocate, an_evacuation_is_not_done_while_another_moves_its_replicas)
 {
-	unsigned before;
+	unsigned before = begin_evacuation(3, 0);
 
-	fake_start(4);
-	create("v", 2);
-	before = members_on(3);
-	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .node = 3});
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 3});
 	UNTIL_BEATING(0, (replicate(0), members_on(3) < before));
 	EXPECT_EQ(job(1)->state, JOB_RUNNING);
@@ -224,12 +230,8 @@ TEST(relocate, an_evacuation_is_not_done_while_another_moves_its_replicas)
 
 TEST(relocate, a_paused_job_waits)
 {
-	unsigned before;
+	unsigned before = begin_evacuation(0, 3);
 
-	fake_start(4);
-	create("v", 2);
-	before = members_on(3);
-	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 3});
 	change_job((struct job_change){.op = JOB_PAUSE, .id = 1});
 	/* Another job that ends shows that the leader has planned meanwhile. */
 	change_job((struct job_change){.op = JOB_START, .kind = JOB_EVACUATE, .group = 4});

@@ -247,12 +247,32 @@ static void count_group(struct world *w, struct map_object *o, void *arg)
 		count[o->member[i].group]++;
 }
 
+static unsigned count_on(struct world *w, uint16_t group)
+{
+	unsigned count[32] = {0};
+
+	each(w, count_group, count);
+	return count[group];
+}
+
+/* For so long that it is replaced. */
+static void stays_away(struct world *w, uint16_t node)
+{
+	w->node[node] = (struct relocate_node){.away = true};
+	each(w, suspect, NULL);
+}
+
+static void settle_whole(struct world *w, unsigned odds)
+{
+	settle(w, odds);
+	each(w, expect_whole, NULL);
+}
+
 /* ---- Rebuild ---- */
 
 TEST(rebuild, a_node_that_stays_away_is_replaced_and_forgotten)
 {
 	struct world w;
-	unsigned count[32] = {0};
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_volume(&w.k, "a", 3ull << 30, 2));
@@ -269,13 +289,11 @@ TEST(rebuild, a_node_that_stays_away_is_replaced_and_forgotten)
 	settle(&w, 3);
 	EXPECT_EQ(w.plan.lacking.total, 0);
 	each(&w, expect_whole, NULL);
-	each(&w, count_group, count);
-	EXPECT_EQ(count[2], 0);
+	EXPECT_EQ(count_on(&w, 2), 0);
 	EXPECT_EQ(state_job(w.k.s, 1)->state, JOB_DONE);
 	EXPECT(w.most_fills <= RELOCATE_FILLS);
 	w.node[2] = (struct relocate_node){.up = true}; /* back, as an empty one */
-	settle(&w, 0);
-	each(&w, expect_whole, NULL);
+	settle_whole(&w, 0);
 	world_fini(&w);
 }
 
@@ -290,8 +308,7 @@ TEST(rebuild, a_failed_group_is_replaced_at_once)
 	plan(&w);
 	EXPECT_EQ(w.plan.wanted_count, 1);
 	EXPECT(w.plan.wanted[0].group == 3 && !w.plan.wanted[0].node);
-	settle(&w, 2);
-	each(&w, expect_whole, NULL);
+	settle_whole(&w, 2);
 	world_fini(&w);
 }
 
@@ -304,8 +321,7 @@ TEST(rebuild, the_most_endangered_come_first)
 	w.fills_max = 1000;
 	EXPECT_OK(kit_volume(&w.k, "three", 1ull << 30, 3));
 	EXPECT_OK(kit_volume(&w.k, "two", 1ull << 30, 2));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	EXPECT_OK(job(&w, JOB_START, JOB_REBUILD, 0, 2, 0));
 	plan(&w);
 	EXPECT(w.plan.count > 2);
@@ -331,8 +347,7 @@ TEST(rebuild, small_objects_are_copied_many_at_once)
 		EXPECT_OK(kit_volume(&w.k, "a", large ? 256 * OBJECT_SIZE_MAX : 256 * OBJECT_SIZE_MIN, 2));
 		w.node[2] = (struct relocate_node){.away = true};
 		EXPECT_OK(job(&w, JOB_START, JOB_REBUILD, 0, 2, 0));
-		settle(&w, 3);
-		each(&w, expect_whole, NULL);
+		settle_whole(&w, 3);
 		if (large)
 			EXPECT_EQ(w.most_fills, RELOCATE_FILLS);
 		else
@@ -349,8 +364,7 @@ TEST(rebuild, many_to_many_within_bounds)
 	world_init(&w, 8);
 	w.fills_max = 3;
 	EXPECT_OK(kit_volume(&w.k, "a", 8ull << 30, 2));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	EXPECT_OK(job(&w, JOB_START, JOB_REBUILD, 0, 2, 0));
 	plan(&w);
 	for (unsigned i = 0; i < w.plan.count; i++) {
@@ -377,8 +391,7 @@ TEST(rebuild, who_comes_back_in_time_replaces_its_replacement)
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	follow(&w); /* the job */
 	follow(&w);
 	placed = w.placed;
@@ -401,8 +414,7 @@ TEST(rebuild, a_target_that_dies_is_given_up)
 	world_init(&w, 5);
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
 	for (uint16_t dead = 2; dead <= 3; dead++) {
-		w.node[dead] = (struct relocate_node){.away = true};
-		each(&w, suspect, NULL);
+		stays_away(&w, dead);
 		follow(&w);
 		follow(&w);
 	}
@@ -419,8 +431,7 @@ TEST(rebuild, it_waits_for_sources_that_may_return)
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	follow(&w);
 	plan(&w);
 	left = w.plan.job[0].left;
@@ -443,8 +454,7 @@ TEST(rebuild, paused_and_cancelled_ones_place_nothing)
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	follow(&w);
 	EXPECT_OK(job(&w, JOB_PAUSE, 0, 1, 0, 0));
 	settle(&w, 0);
@@ -547,20 +557,15 @@ TEST(rebuild, a_quarantine_that_is_in_the_way_is_named)
 TEST(rebuild, full_groups_take_nothing)
 {
 	struct world w;
-	unsigned count[32] = {0};
+	unsigned before;
 
 	world_init(&w, 5);
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 2));
 	EXPECT_OK(kit_group_state(&w.k, 4, GROUP_ACTIVE, 0, 1));
-	each(&w, count_group, count);
+	before = count_on(&w, 4);
 	w.node[2] = (struct relocate_node){.away = true};
-	settle(&w, 0);
-	for (unsigned i = 1, before = count[4]; i; i = 0) {
-		memset(count, 0, sizeof(count));
-		each(&w, count_group, count);
-		EXPECT(count[4] <= before);
-	}
-	each(&w, expect_whole, NULL);
+	settle_whole(&w, 0);
+	EXPECT(count_on(&w, 4) <= before);
 	world_fini(&w);
 }
 
@@ -569,23 +574,18 @@ TEST(rebuild, full_groups_take_nothing)
 TEST(evacuate, a_group_is_emptied_primaries_first_moved)
 {
 	struct world w;
-	unsigned count[32] = {0};
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_volume(&w.k, "a", 3ull << 30, 2));
 	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 0, 3));
-	settle(&w, 3);
-	each(&w, expect_whole, NULL);
-	each(&w, count_group, count);
-	EXPECT_EQ(count[3], 0);
+	settle_whole(&w, 3);
+	EXPECT_EQ(count_on(&w, 3), 0);
 	EXPECT(w.moved > 0);
 	EXPECT_EQ(state_job(w.k.s, 1)->state, JOB_DONE);
 	/* It stays empty: a node that is lost is replaced elsewhere. */
 	w.node[1] = (struct relocate_node){.away = true};
 	settle(&w, 3);
-	memset(count, 0, sizeof(count));
-	each(&w, count_group, count);
-	EXPECT_EQ(count[3], 0);
+	EXPECT_EQ(count_on(&w, 3), 0);
 	EXPECT_OK(kit_group_state(&w.k, 3, GROUP_REMOVED, 0, 1));
 	world_fini(&w);
 }
@@ -593,26 +593,15 @@ TEST(evacuate, a_group_is_emptied_primaries_first_moved)
 TEST(evacuate, of_a_node_takes_all_its_groups)
 {
 	struct world w;
-	unsigned count[32] = {0};
 
 	world_init(&w, 4);
 	EXPECT_OK(kit_group(&w.k, 2, 300));
 	EXPECT_OK(kit_group_state(&w.k, 5, GROUP_ACTIVE, 20, 1));
 	EXPECT_OK(kit_volume(&w.k, "a", 3ull << 30, 3));
 	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 2, 0));
-	settle(&w, 3);
-	each(&w, expect_whole, NULL);
-	each(&w, count_group, count);
-	EXPECT_EQ(count[2] + count[5], 0);
+	settle_whole(&w, 3);
+	EXPECT_EQ(count_on(&w, 2) + count_on(&w, 5), 0);
 	world_fini(&w);
-}
-
-static void expect_empty(struct world *w, uint16_t group)
-{
-	unsigned count[32] = {0};
-
-	each(w, count_group, count);
-	EXPECT_EQ(count[group], 0);
 }
 
 /* A job of a group and one of its node, in either order, whichever moves the replicas: both count them. */
@@ -646,7 +635,7 @@ TEST(evacuate, jobs_that_overlap_end_when_their_own_places_are_empty)
 		EXPECT_EQ(w.plan.job[1].left, 0);
 		settle(&w, 3);
 		EXPECT_EQ(w.plan.job[0].left, 0);
-		expect_empty(&w, 2);
+		EXPECT_EQ(count_on(&w, 2), 0);
 		each(&w, expect_whole, NULL);
 		world_fini(&w);
 	}
@@ -661,8 +650,7 @@ TEST(evacuate, of_a_node_that_stays_away_is_not_done_before_its_replicas_are_gon
 	EXPECT_OK(kit_volume(&w.k, "a", 1ull << 30, 2));
 	EXPECT_OK(kit_volume(&w.k, "b", 1ull << 30, 1)); /* not to be copied from anywhere */
 	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 2, 0));
-	w.node[2] = (struct relocate_node){.away = true};
-	each(&w, suspect, NULL);
+	stays_away(&w, 2);
 	plan(&w);
 	EXPECT(w.plan.job[0].left > 0 && w.plan.job[0].stranded > 0);
 	EXPECT_EQ(w.plan.job[0].left + w.plan.job[0].stranded, state_job(w.k.s, 1)->total);
@@ -673,18 +661,15 @@ TEST(evacuate, of_a_node_that_stays_away_is_not_done_before_its_replicas_are_gon
 TEST(evacuate, a_group_may_go_to_its_neighbour)
 {
 	struct world w;
-	unsigned count[32] = {0};
 
 	world_init(&w, 3);
 	EXPECT_OK(kit_group(&w.k, 2, 300));
 	EXPECT_OK(kit_group_state(&w.k, 4, GROUP_ACTIVE, 20, 1));
 	EXPECT_OK(kit_volume(&w.k, "a", 2ull << 30, 3));
 	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 0, 2));
-	settle(&w, 0);
-	each(&w, expect_whole, NULL);
-	each(&w, count_group, count);
-	EXPECT_EQ(count[2], 0);
-	EXPECT(count[4] > 0);
+	settle_whole(&w, 0);
+	EXPECT_EQ(count_on(&w, 2), 0);
+	EXPECT(count_on(&w, 4) > 0);
 	world_fini(&w);
 }
 
@@ -739,8 +724,7 @@ TEST(rebalance, added_nodes_get_their_share_and_it_ends)
 	EXPECT(w.plan.uneven && w.plan.imbalance > 0);
 	EXPECT_EQ(w.plan.count, 0); /* nobody asked for it */
 	EXPECT_OK(job(&w, JOB_START, JOB_REBALANCE, 0, 0, 0));
-	settle(&w, 3);
-	each(&w, expect_whole, NULL);
+	settle_whole(&w, 3);
 	each(&w, count_group, count);
 	for (unsigned g = 1; g <= 5; g++) {
 		lo = MIN(lo, count[g]);

@@ -15,6 +15,24 @@ static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint
 	return ch;
 }
 
+static struct object_change place(struct fix *f, uint16_t group)
+{
+	struct object_change ch = change(f, OBJ_PLACE, 0, 1);
+
+	ch.replica = (struct map_member){.group = group, .group_incarnation = 1};
+	return ch;
+}
+
+/* That has none of two copies. */
+static uint16_t fresh_group(const struct fix *f)
+{
+	uint16_t fresh = 1;
+
+	while (fresh == f->p || fresh == f->s)
+		fresh++;
+	return fresh;
+}
+
 static struct object_change takeover(struct fix *f, uint16_t node, uint16_t proposer, bool keep)
 {
 	return (struct object_change){.op = OBJ_TAKEOVER,
@@ -195,19 +213,15 @@ TEST(object, place_and_remove)
 {
 	struct fix f;
 	struct object_change ch;
-	uint16_t fresh = 1;
+	uint16_t fresh;
 
 	fix_volume(&f, 2);
-	while (fresh == f.p || fresh == f.s)
-		fresh++;
-	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
+	fresh = fresh_group(&f);
+	ch = place(&f, fresh);
 	ch.replica.group_incarnation = 2;
 	fix_refused(&f, ch, OBJ_INCARNATION);
-	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
-	fix_refused(&f, ch, OBJ_IS_IN);
-	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
-	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+	fix_refused(&f, place(&f, f.s), OBJ_IS_IN);
+	EXPECT_EQ(kit_change(&f.k, place(&f, fresh)), OBJ_DONE);
 	EXPECT_EQ(fix_member(&f, fresh)->gen, 2);
 	EXPECT(!fix_member(&f, fresh)->in);
 
@@ -221,9 +235,7 @@ TEST(object, place_and_remove)
 	ch.replica.group = f.s;
 	fix_refused(&f, ch, OBJ_NOT_MEMBER);
 	/* Placed again it is another replica. */
-	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){.group = f.s, .group_incarnation = 1};
-	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+	EXPECT_EQ(kit_change(&f.k, place(&f, f.s)), OBJ_DONE);
 	EXPECT_EQ(fix_member(&f, f.s)->gen, f.o->epoch);
 	kit_fini(&f.k);
 }
@@ -313,19 +325,14 @@ TEST(object, many_changes_have_one_result_each)
 TEST(object, place_is_bounded_by_the_member_limit)
 {
 	struct fix f;
-	struct object_change ch;
 
 	fix_volume(&f, 1);
 	for (uint16_t g = 5; f.o->member_count < MEMBERS_MAX; g++) {
 		EXPECT_OK(kit_group(&f.k, (uint16_t)(g % 4 + 1), 400u + g));
 		EXPECT_OK(kit_group_state(&f.k, g, GROUP_ACTIVE, 20, 1));
-		ch = change(&f, OBJ_PLACE, 0, 1);
-		ch.replica = (struct map_member){.group = g, .group_incarnation = 1};
-		EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+		EXPECT_EQ(kit_change(&f.k, place(&f, g)), OBJ_DONE);
 	}
-	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){.group = (uint16_t)(f.p % 4 + 1), .group_incarnation = 1};
-	fix_refused(&f, ch, OBJ_FULL);
+	fix_refused(&f, place(&f, (uint16_t)(f.p % 4 + 1)), OBJ_FULL);
 	kit_fini(&f.k);
 }
 
@@ -333,15 +340,11 @@ TEST(object, place_is_bounded_by_the_member_limit)
 TEST(object, the_primarys_entry_is_not_removed)
 {
 	struct fix f;
-	struct object_change ch;
-	uint16_t fresh = 1;
+	uint16_t fresh;
 
 	fix_volume(&f, 2);
-	while (fresh == f.p || fresh == f.s)
-		fresh++;
-	ch = change(&f, OBJ_PLACE, 0, 1);
-	ch.replica = (struct map_member){.group = fresh, .group_incarnation = 1};
-	EXPECT_EQ(kit_change(&f.k, ch), OBJ_DONE);
+	fresh = fresh_group(&f);
+	EXPECT_EQ(kit_change(&f.k, place(&f, fresh)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_PROMOTE, fresh, f.p)), OBJ_DONE);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DROP, f.p, f.p)), OBJ_DONE);
 	fix_refused(&f, change(&f, OBJ_REMOVE, f.p, 1), OBJ_NEEDED);
