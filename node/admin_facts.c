@@ -671,6 +671,6 @@ void facts_health(struct admin *a, struct health_report *out)
 		return;
 	in = facts_input(a);
 	health_evaluate(in, out);
-	health_remember(&a->memory, out, in->now_ms);
+	health_remember(&a->memory, out, in->now_ms, loop_mono_us(a->cfg.loop) / 1000);
 	facts_input_free(in);
 }

@@ -270,6 +270,8 @@ static void put_no_cluster(const struct admin *a, struct health_report *r)
 	bool unclaimed = !a->cfg.identity->number;
 	struct health_item *i = &r->item[r->count++];
 
+	/* Nobody looks at it between questions: it was so from the start. */
+	i->since_ms = wall_ms() - (loop_mono_us(a->cfg.loop) - a->started_us) / 1000;
 	if (a->cfg.identity->removed) {
 		r->overall = i->severity = HEALTH_WARNING;
 		i->count = 1;

@@ -92,9 +92,21 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 		out->overall = MAX(out->overall, out->item[i].severity);
 }
 
-void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms)
+/* Less is how a clock is kept right. */
+#define CLOCK_SET_MS 2000
+
+/* How far the wall clock was set since the last report. */
+static int64_t clock_set_ms(const struct health_memory *m, uint64_t now_ms, uint64_t mono_ms)
 {
-	struct health_memory next = {.count = r->count};
+	int64_t by = (int64_t)(now_ms - m->now_ms) - (int64_t)(mono_ms - m->mono_ms);
+
+	return by > CLOCK_SET_MS || by < -CLOCK_SET_MS ? by : 0;
+}
+
+void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms, uint64_t mono_ms)
+{
+	struct health_memory next = {.count = r->count, .now_ms = now_ms, .mono_ms = mono_ms};
+	int64_t set_ms = clock_set_ms(m, now_ms, mono_ms);
 
 	for (unsigned i = 0; i < r->count; i++) {
 		struct health_item *it = &r->item[i];
@@ -102,7 +114,7 @@ void health_remember(struct health_memory *m, struct health_report *r, uint64_t 
 		it->since_ms = now_ms;
 		for (unsigned k = 0; k < m->count; k++)
 			if (!strcmp(m->seen[k].code, it->code))
-				it->since_ms = m->seen[k].since_ms;
+				it->since_ms = m->seen[k].since_ms + (uint64_t)set_ms;
 		snprintf(next.seen[i].code, sizeof(next.seen[i].code), "%s", it->code);
 		next.seen[i].since_ms = it->since_ms;
 	}

@@ -139,15 +139,17 @@ uint64_t health_group_lacks(const struct health_group *g);
 /* Until when copies are missing, or why nothing is done about it. False: nothing is missing. */
 bool health_rebuild_text(const struct health_rebuild *r, char out[128]);
 
-/* Since when each code has been active, from one report to the next. */
+/* Since when each code has been active, from one report to the next, by the wall clock as it goes now: when
+ * somebody sets it, what is remembered moves along. */
 struct health_memory {
+	uint64_t now_ms, mono_ms; /* of the last report */
 	unsigned count;
 	struct {
 		char code[32];
 		uint64_t since_ms;
 	} seen[HEALTH_ITEMS_MAX];
 };
-void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms);
+void health_remember(struct health_memory *m, struct health_report *r, uint64_t now_ms, uint64_t mono_ms);
 
 /* Free space of a disk group in steps of 5 %, as the cluster is told it; `now`: as it was told last. */
 uint8_t health_free_steps(uint64_t used_bytes, uint64_t free_bytes, uint8_t now);

@@ -103,6 +103,7 @@ class Node:
 
 
 nodes = []
+BEGIN_MS = time.time() * 1000
 
 
 def clean():
@@ -121,6 +122,8 @@ def unclaimed(n):
     n.expect(1, "volume", "list", says="belongs to no cluster")
     n.expect(1, "node", "invite", says="belongs to no cluster")
     n.expect(3, "health", "--nagios", says="UNKNOWN")
+    since = n.json("health")["items"][0]["since_ms"]
+    check(BEGIN_MS <= since <= time.time() * 1000, f"it is unclaimed since it started, not since {since} ms")
     n.expect(1, "node", "join", "rubbish", says="not an invitation")
     n.expect(1, "cluster", "init", "--name", "a b", says="name")
     check(os.stat(n.path("admin.sock")).st_mode & 0o777 == 0o600, "the socket is private")

@@ -696,17 +696,22 @@ TEST(health, since_is_kept_while_it_lasts)
 	world_init(&w, 3, 2);
 	w.hn[1].up = false;
 	health_evaluate(&w.in, &w.r);
-	health_remember(&m, &w.r, 1000);
+	health_remember(&m, &w.r, 1000, 100);
 	health_evaluate(&w.in, &w.r);
-	health_remember(&m, &w.r, 5000);
+	health_remember(&m, &w.r, 5000, 4100);
 	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 1000);
 	w.hn[1].up = true;
 	health_evaluate(&w.in, &w.r);
-	health_remember(&m, &w.r, 6000);
+	health_remember(&m, &w.r, 6000, 5100);
 	w.hn[1].up = false;
 	health_evaluate(&w.in, &w.r);
-	health_remember(&m, &w.r, 7000);
+	health_remember(&m, &w.r, 7000, 6100);
 	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 7000);
+	/* The clock is set, forth and back: it is down for 2 s, then for 3 s. */
+	health_remember(&m, &w.r, 9000000, 8100);
+	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 9000000 - 2000);
+	health_remember(&m, &w.r, 500000, 9100);
+	EXPECT_EQ(must(&w, "NODE_DOWN")->since_ms, 500000 - 3000);
 	world_fini(&w);
 }
 
