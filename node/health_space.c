@@ -113,11 +113,26 @@ static void check_full(struct ctx *c)
 	say_reclaim(c, i, "ashlar volume list   # delete or trim, or: ashlar diskgroup add");
 }
 
+/* Whether copies that are lost with a fault set would be made again: with a copy in each of the sets that are
+ * left there is nowhere to make them, and no space is needed for it; what had one copy is gone. */
+static bool is_made_again(const struct ctx *c, unsigned sets)
+{
+	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
+	     h = hmap_walk(&c->in->map->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		if (v->copies > 1 && v->copies < sets)
+			return true;
+	}
+	return false;
+}
+
 static void check_near_full(struct ctx *c, const struct fault_space *worst, const struct fault_space *all,
 			    unsigned sets)
 {
 	struct health_item *i = add_item(c, "SPACE_NEAR_FULL", HEALTH_WARNING);
-	unsigned after = sets > 1 ? percent(all->used, all->data - worst->data) : 0, groups;
+	bool again = is_made_again(c, sets);
+	unsigned after = again ? percent(all->used, all->data - worst->data) : 0, groups;
 
 	for (unsigned k = 0; k < c->in->group_count; k++) {
 		const struct health_group *g = &c->in->groups[k];
@@ -136,12 +151,13 @@ static void check_near_full(struct ctx *c, const struct fault_space *worst, cons
 		    SPACE_WARNING_PERCENT);
 	else
 		SAY(i->summary, "all data is %u %% of what is there when %.50s is lost", after, worst->name);
-	SAY(i->risk, "after one more failure the survivors must hold its copies too");
+	SAY(i->risk, again ? "after one more failure the survivors must hold its copies too"
+			   : "writes that need a full group get ENOSPC, and a replica that comes back there "
+			     "stays out");
 	say_reclaim(c, i, "ashlar diskgroup list   # then add a group, or delete volumes");
 }
 
-/* A copy lost with the fault set must find room on what is left. With one set left it cannot be rebuilt
- * anyway. */
+/* A copy lost with the fault set must find room on what is left. */
 static void check_rebuild_room(struct ctx *c, const struct fault_space *worst, const struct fault_space *all,
 			       unsigned sets)
 {
@@ -149,7 +165,7 @@ static void check_rebuild_room(struct ctx *c, const struct fault_space *worst, c
 	struct health_item *i;
 	char need[24], room[24];
 
-	if (sets < 3 || worst->used <= left || c->full)
+	if (!is_made_again(c, sets) || worst->used <= left || c->full)
 		return;
 	i = add_item(c, "SPACE_REBUILD_RESERVE", HEALTH_WARNING);
 	affect(i, "%s", worst->name);

@@ -428,8 +428,26 @@ TEST(health, space_is_judged_by_what_one_more_failure_leaves)
 	EXPECT(strstr(i->command, "deleting big"));
 	w.hg[1].known = false; /* two are left: what is lost then cannot be made again anyway */
 	health_evaluate(&w.in, &w.r);
-	EXPECT(!find(&w, "SPACE_REBUILD_RESERVE"));
+	EXPECT(!find(&w, "SPACE_REBUILD_RESERVE") && !find(&w, "SPACE_NEAR_FULL"));
 	world_fini(&w);
+}
+
+/* A copy on each node: one that is lost finds no other place, and needs no space there. */
+TEST(health, with_as_many_copies_as_nodes_no_space_is_kept_for_a_loss)
+{
+	struct world w;
+
+	for (unsigned n = 2; n <= 3; n++) {
+		world_init(&w, n, n);
+		for (unsigned k = 0; k < n; k++)
+			w.hg[k].used_bytes = (1ull << 30) * 70 / 100;
+		health_evaluate(&w.in, &w.r);
+		EXPECT(!find(&w, "SPACE_NEAR_FULL") && !find(&w, "SPACE_REBUILD_RESERVE"));
+		w.hg[0].used_bytes = (1ull << 30) * 85 / 100; /* full it may get all the same */
+		health_evaluate(&w.in, &w.r);
+		EXPECT(strstr(must(&w, "SPACE_NEAR_FULL")->risk, "ENOSPC"));
+		world_fini(&w);
+	}
 }
 
 TEST(health, promised_space_and_reduction)
