@@ -6,7 +6,8 @@
  *   replica_object.c    an object here, as the map lists it: its store object, its tick (A3 T4 S1)
  *   replica_group.c     the disk groups under it: opened, closed, failed, full (L4)
  *   replica_info.c      what people see
- *   replica_session.c   streams, beacons, grants, fences (N1–N6), credits, suspicion (S1)
+ *   replica_session.c   streams, beacons, grants, fences (N1–N6), suspicion (S1)
+ *   replica_credit.c    what a peer may send into a log here without asking (L4)
  *   replica_primary.c   a tenure: takeover, commit, leases, its end (C1 C2 T2 W2 W5)
  *   replica_joins.c     its members, as the primary sees them: joins, want, REPLICATE (C1 T1 T5 W4 S1)
  *   replica_move.c      planned moves, going home, leaving, resigning (T3 W5)
@@ -88,12 +89,14 @@ void fence_older(struct object *o); /* seen was raised: owe FENCE to every older
 bool holds_clear(struct object *o, uint32_t tenure, uint64_t now);
 void holds_drop_all(struct object *o);
 void session_acks(struct replicator *r);
+bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
+
+/* replica_credit.c; credit_find is in replica_space.h */
 void session_credit_top_up(struct session *s, struct group *g);
 void session_credit_spend(struct session *s, struct group *g, uint64_t bytes);
 /* group 0: not known which. Ends the session when it cannot be told. */
 void session_credit_lost(struct session *s, uint16_t group, uint64_t bytes);
 void session_credits_keep(struct replicator *r, struct group *g);
-bool peer_suspect(struct replicator *r, const struct object *o, uint16_t node, uint64_t now);
 
 /* replica_primary.c */
 bool object_forced(const struct object *o);

@@ -6,10 +6,7 @@
 
 #include <stdlib.h>
 
-#define HEARD_US          2500000u /* an idle peer sends a beacon a second */
-#define CREDIT_WINDOW_MIN (4u << 20)
-#define CREDIT_WINDOW_MAX (64u << 20)
-#define CREDIT_LOW        ((uint64_t)RECORD_BLOCKS_MAX * STORE_BYTES_PER_BLOCK * 2)
+#define HEARD_US 2500000u /* an idle peer sends a beacon a second */
 
 unsigned stream_for(struct replicator *r, uint64_t object, uint16_t node)
 {
@@ -74,16 +71,14 @@ void session_want_lease(struct session *s)
 		session_beacon(s, now);
 }
 
-static void on_beacon(struct session *s, struct reader *r)
+static int on_beacon(struct session *s, struct reader *r)
 {
 	uint64_t t;
 	uint8_t body[8];
 	struct writer w = writer_init(body, sizeof(body));
 
-	if (msg_beacon_decode(r, &t)) {
-		session_fail(s, -ERR_PROTOCOL);
-		return;
-	}
+	if (msg_beacon_decode(r, &t))
+		return -ERR_PROTOCOL;
 	for (unsigned i = 0; i < s->our_count; i++) {
 		struct group *g = replica_group(s->r, s->ours[i].group);
 
@@ -92,29 +87,29 @@ static void on_beacon(struct session *s, struct reader *r)
 	}
 	/* N5: a peer that owes us FENCED may believe in a tenure that has ended. */
 	if (s->fences_owed && rule(RULE_FENCE))
-		return;
+		return 0;
 	if (!s->fences_owed)
 		s->granted_us = now_us(s->r);
 	s->r->stats.grants++;
 	msg_beacon_encode(t, &w);
 	session_send(s, OP_GRANT, &w, NULL);
+	return 0;
 }
 
-static void on_grant(struct session *s, struct reader *r)
+static int on_grant(struct session *s, struct reader *r)
 {
 	uint64_t t;
 
 	/* A grant for a beacon of the future would be a lease without end. */
-	if (msg_beacon_decode(r, &t) || t > s->asked) {
-		session_fail(s, -ERR_PROTOCOL);
-		return;
-	}
+	if (msg_beacon_decode(r, &t) || t > s->asked)
+		return -ERR_PROTOCOL;
 	s->unanswered_us = 0;
 	s->confirmed = MAX(s->confirmed, t);
 	s->lease_end_us =
 		MAX(s->lease_end_us, t + ms(s->r->times->lease_ms) * (rule(RULE_LEASE_SHORT) ? 1 : 4));
 	s->r->gate_open = true;
 	replica_arm(s->r);
+	return 0;
 }
 
 /* ---- Fences -------------------------------------------------------------------------------------
@@ -173,17 +168,15 @@ void fence_older(struct object *o)
 	}
 }
 
-static void on_fence(struct session *s, struct reader *r)
+static int on_fence(struct session *s, struct reader *r)
 {
 	struct msg_fence m;
 	struct object *o;
 	uint8_t body[16];
 	struct writer w = writer_init(body, sizeof(body));
 
-	if (msg_fence_decode(r, &m)) {
-		session_fail(s, -ERR_PROTOCOL);
-		return;
-	}
+	if (msg_fence_decode(r, &m))
+		return -ERR_PROTOCOL;
 	o = object_find(s->r, m.object);
 	if (o && m.seen) {
 		o->stopped = MAX(o->stopped, m.seen - 1);
@@ -192,21 +185,20 @@ static void on_fence(struct session *s, struct reader *r)
 	}
 	msg_fence_encode(&m, &w);
 	session_send(s, OP_FENCED, &w, NULL);
+	return 0;
 }
 
-static void on_fenced(struct session *s, struct reader *r)
+static int on_fenced(struct session *s, struct reader *r)
 {
 	struct msg_fence m;
 	struct hold *h, *tmp;
 	struct object *o;
 
-	if (msg_fence_decode(r, &m)) {
-		session_fail(s, -ERR_PROTOCOL);
-		return;
-	}
+	if (msg_fence_decode(r, &m))
+		return -ERR_PROTOCOL;
 	o = object_find(s->r, m.object);
 	if (!o)
-		return;
+		return 0;
 	/* Of the object, which has few; the session has one for each object that the peer has joined. */
 	list_for_each_safe(h, tmp, &o->holds, in_object)
 	{
@@ -216,6 +208,7 @@ static void on_fenced(struct session *s, struct reader *r)
 		if (o->primary)
 			primary_check(o->primary);
 	}
+	return 0;
 }
 
 /* T2 b: nobody who joined this object here in a lower tenure can believe in a lease any more. */
@@ -243,103 +236,6 @@ void holds_drop_all(struct object *o)
 	struct hold *h, *tmp;
 
 	list_for_each_safe(h, tmp, &o->holds, in_object) hold_free(h);
-}
-
-/* ---- Credits ------------------------------------------------------------------------------------
- */
-
-struct credit *credit_find(struct credit *c, unsigned *count, uint16_t group)
-{
-	for (unsigned i = 0; i < *count; i++)
-		if (c[i].group == group)
-			return &c[i];
-	if (*count == SESSION_CREDITS)
-		return NULL;
-	c[*count] = (struct credit){.group = group, .window = CREDIT_WINDOW_MIN};
-	return &c[(*count)++];
-}
-
-/* What the peer may send without asking. Kept at least two of the largest writes ahead of it. */
-void session_credit_top_up(struct session *s, struct group *g)
-{
-	struct credit *c = credit_find(s->ours, &s->our_count, g->id);
-	uint64_t left, want, got;
-
-	if (!c || g->failed || !s->conn)
-		return;
-	left = credit_left(c);
-	if (left >= MAX(c->window / 2, CREDIT_LOW))
-		return;
-	if (left < c->window / 4 && c->granted && c->window < CREDIT_WINDOW_MAX)
-		c->window *= 2;
-	want = MAX(c->window, CREDIT_LOW * 2) - left;
-	got = store_grant(g->store, want);
-	c->granted += got;
-	s->credits_changed = true; /* "still full" is an answer too */
-	c->full = !got && store_is_full(g->store);
-	if (got < want) /* little is left: nobody gets more ahead of what it writes than it must */
-		c->window = CREDIT_WINDOW_MIN;
-	if (s->credits_changed)
-		replica_arm(s->r);
-}
-
-/* The group was opened anew in this process: what peers hold of its windows still counts. */
-void session_credits_keep(struct replicator *r, struct group *g)
-{
-	struct session *s;
-
-	list_for_each(s, &r->sessions, link)
-	{
-		for (unsigned i = 0; i < s->our_count; i++) {
-			uint64_t left = credit_left(&s->ours[i]), got = 1;
-
-			for (; s->ours[i].group == g->id && left && got; left -= got)
-				got = store_grant(g->store, left);
-		}
-	}
-}
-
-/* How much of it the store had granted. What is sent again after a session was lost is not asked for, and may
- * be more (the reserve is for that): it is no debt that later grants would have to pay. */
-static uint64_t credit_take(struct credit *c, uint64_t bytes)
-{
-	uint64_t granted = MIN(bytes, credit_left(c));
-
-	c->spent += bytes;
-	c->granted = MAX(c->granted, c->spent);
-	return granted;
-}
-
-void session_credit_spend(struct session *s, struct group *g, uint64_t bytes)
-{
-	struct credit *c = credit_find(s->ours, &s->our_count, g->id);
-
-	if (!c)
-		return;
-	store_grant_spend(g->store, credit_take(c, bytes));
-	session_credit_top_up(s, g);
-}
-
-/* The same, of what was not taken: the peer counted it when it sent it. */
-void session_credit_lost(struct session *s, uint16_t group, uint64_t bytes)
-{
-	struct credit *c = NULL;
-	struct group *g;
-
-	for (unsigned i = 0; i < s->our_count; i++)
-		if (s->ours[i].group == group || (!group && s->our_count == 1))
-			c = &s->ours[i];
-	if (!c) { /* both sides count from zero on a new connection */
-		if (s->our_count)
-			session_fail(s, -ERR_STALE);
-		return;
-	}
-	bytes = credit_take(c, bytes);
-	g = replica_group(s->r, c->group);
-	if (!g)
-		return;
-	store_grant_return(g->store, bytes);
-	session_credit_top_up(s, g);
 }
 
 /* ---- Acknowledgements: one frame per session and turn
@@ -396,15 +292,13 @@ void session_acks(struct replicator *r)
 		send_acks(s);
 }
 
-static void on_ack(struct session *s, struct reader *r)
+static int on_ack(struct session *s, struct reader *r)
 {
 	static _Thread_local struct msg_ack m;
 	uint64_t now = now_us(s->r);
 
-	if (msg_ack_decode(r, &m)) {
-		session_fail(s, -ERR_PROTOCOL);
-		return;
-	}
+	if (msg_ack_decode(r, &m))
+		return -ERR_PROTOCOL;
 	for (unsigned i = 0; i < m.credit_count; i++) {
 		struct credit *c = credit_find(s->theirs, &s->their_count, m.credits[i].group);
 
@@ -421,6 +315,7 @@ static void on_ack(struct session *s, struct reader *r)
 	s->r->stats.acks++;
 	s->r->gate_open = true;
 	replica_arm(s->r);
+	return 0;
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------
@@ -539,105 +434,124 @@ void replicator_peer_refused(struct replicator *r, uint16_t node)
 	list_for_each(o, &r->objects, link) if (o->listed) object_busy(o);
 }
 
-void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, const struct frame *f)
+/* The member of a primary here that answers under this key, over this session; NULL: of a join that ended. */
+static struct member *answering(struct session *s, const struct msg_key *k)
+{
+	struct object *o = object_find(s->r, k->object);
+
+	return o && o->primary && o->primary->tenure == k->tenure ? primary_member(o->primary, s, k->join)
+								  : NULL;
+}
+
+static int on_versions(struct session *s, struct reader *r)
+{
+	static _Thread_local struct msg_versions v;
+	struct member *m;
+
+	if (msg_versions_decode(r, &v))
+		return -ERR_PROTOCOL;
+	if (!v.answer) {
+		target_versions(s, &v);
+		return 0;
+	}
+	m = answering(s, &v.key);
+	if (m && m->fill)
+		fill_versions(m, &v);
+	return 0;
+}
+
+static int on_manifest(struct session *s, struct reader *r)
+{
+	static _Thread_local struct msg_manifest x;
+	struct member *m;
+
+	if (msg_manifest_decode(r, &x))
+		return -ERR_PROTOCOL;
+	if (!x.answer) {
+		target_manifest(s, &x);
+		return 0;
+	}
+	m = answering(s, &x.key);
+	if (m && m->fill)
+		fill_manifest(m, &x);
+	else if (m)
+		audit_manifest(m, &x);
+	return 0;
+}
+
+/* To whom it is for. What is wrong with it, or 0; that it comes too late is not wrong. */
+static int dispatch(struct session *s, const struct frame *f)
 {
 	static _Thread_local union {
 		struct msg_join join;
 		struct msg_joined joined;
 		struct msg_stale stale;
 		struct msg_replicate replicate;
-		struct msg_versions versions;
-		struct msg_manifest manifest;
 		struct msg_repair_read repair_read;
 		struct msg_damaged damaged;
 		struct msg_repair_data repair_data;
 	} m;
+	struct reader in = reader_init(f->body, f->body_len);
+	int rc;
+
+	switch (f->opcode) {
+	case OP_BEACON:
+		return on_beacon(s, &in);
+	case OP_GRANT:
+		return on_grant(s, &in);
+	case OP_FENCE:
+		return on_fence(s, &in);
+	case OP_FENCED:
+		return on_fenced(s, &in);
+	case OP_ACK:
+		return on_ack(s, &in);
+	case OP_VERSIONS:
+		return on_versions(s, &in);
+	case OP_MANIFEST:
+		return on_manifest(s, &in);
+	case OP_JOIN:
+		if (!(rc = msg_join_decode(&in, &m.join)))
+			inbound_join(s, &m.join);
+		return rc;
+	case OP_JOINED:
+		if (!(rc = msg_joined_decode(&in, &m.joined)))
+			primary_joined(s, &m.joined);
+		return rc;
+	case OP_STALE:
+		if (!(rc = msg_stale_decode(&in, &m.stale)))
+			primary_stale(s, &m.stale);
+		return rc;
+	case OP_REPLICATE:
+		if (!(rc = msg_replicate_decode(&in, f->payload.len, &m.replicate)))
+			inbound_replicate(s, &m.replicate, f->payload);
+		return rc;
+	case OP_REPAIR_READ:
+		if (!(rc = msg_repair_read_decode(&in, &m.repair_read)))
+			inbound_repair_read(s, &m.repair_read);
+		return rc;
+	case OP_REPAIR_DATA:
+		if (!(rc = msg_repair_data_decode(&in, f->payload.len, &m.repair_data)))
+			op_repair_data(s, &m.repair_data, f->payload);
+		return rc;
+	case OP_DAMAGED:
+		if (!(rc = msg_damaged_decode(&in, &m.damaged)))
+			damage_asked(s, &m.damaged);
+		return rc;
+	default:
+		return -ERR_PROTOCOL;
+	}
+}
+
+void replicator_frame(struct replicator *r, uint16_t node, uint16_t stream, const struct frame *f)
+{
 	struct session *s =
 		node <= NODE_IDS_MAX && stream < SHARDS_MAX ? r->peers[node].stream[stream] : NULL;
-	struct reader in = reader_init(f->body, f->body_len);
-	int rc = 0;
+	int rc;
 
 	if (!s || !s->conn)
 		return;
 	s->heard_us = r->peers[node].heard_us[stream] = now_us(r);
-	switch (f->opcode) {
-	case OP_BEACON:
-		on_beacon(s, &in);
-		break;
-	case OP_GRANT:
-		on_grant(s, &in);
-		break;
-	case OP_FENCE:
-		on_fence(s, &in);
-		break;
-	case OP_FENCED:
-		on_fenced(s, &in);
-		break;
-	case OP_ACK:
-		on_ack(s, &in);
-		break;
-	case OP_JOIN:
-		if (!(rc = msg_join_decode(&in, &m.join)))
-			inbound_join(s, &m.join);
-		break;
-	case OP_JOINED:
-		if (!(rc = msg_joined_decode(&in, &m.joined)))
-			primary_joined(s, &m.joined);
-		break;
-	case OP_STALE:
-		if (!(rc = msg_stale_decode(&in, &m.stale)))
-			primary_stale(s, &m.stale);
-		break;
-	case OP_REPLICATE:
-		if (!(rc = msg_replicate_decode(&in, f->payload.len, &m.replicate)))
-			inbound_replicate(s, &m.replicate, f->payload);
-		break;
-	case OP_VERSIONS:
-	case OP_MANIFEST: {
-		struct msg_key *k;
-		struct object *o;
-		struct member *mb;
-
-		rc = f->opcode == OP_VERSIONS ? msg_versions_decode(&in, &m.versions)
-					      : msg_manifest_decode(&in, &m.manifest);
-		if (rc)
-			break;
-		k = f->opcode == OP_VERSIONS ? &m.versions.key : &m.manifest.key;
-		if (f->opcode == OP_VERSIONS && !m.versions.answer) {
-			target_versions(s, &m.versions);
-			break;
-		}
-		if (f->opcode == OP_MANIFEST && !m.manifest.answer) {
-			target_manifest(s, &m.manifest);
-			break;
-		}
-		o = object_find(r, k->object);
-		mb = o && o->primary && o->primary->tenure == k->tenure
-			     ? primary_member(o->primary, s, k->join)
-			     : NULL;
-		if (mb && mb->fill && f->opcode == OP_VERSIONS)
-			fill_versions(mb, &m.versions);
-		else if (mb && mb->fill)
-			fill_manifest(mb, &m.manifest);
-		else if (mb && f->opcode == OP_MANIFEST)
-			audit_manifest(mb, &m.manifest);
-		break;
-	}
-	case OP_REPAIR_READ:
-		if (!(rc = msg_repair_read_decode(&in, &m.repair_read)))
-			inbound_repair_read(s, &m.repair_read);
-		break;
-	case OP_REPAIR_DATA:
-		if (!(rc = msg_repair_data_decode(&in, f->payload.len, &m.repair_data)))
-			op_repair_data(s, &m.repair_data, f->payload);
-		break;
-	case OP_DAMAGED:
-		if (!(rc = msg_damaged_decode(&in, &m.damaged)))
-			damage_asked(s, &m.damaged);
-		break;
-	default:
-		rc = -ERR_PROTOCOL;
-	}
+	rc = dispatch(s, f);
 	if (rc)
 		session_fail(s, rc);
 }
