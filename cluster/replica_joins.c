@@ -4,7 +4,8 @@
  * configuration changes only by applied map changes, never because something was proposed. */
 #include "cluster/replica_impl.h"
 
-#define JOIN_AGAIN_US 50000u
+#define JOIN_AGAIN_US 50000u   /* a member that is not there yet */
+#define JOIN_LATER_US 1000000u /* one that refused, lost data, or fell too far behind */
 /* Under way at once: a node that is new or comes back has thousands to join, and each costs its log a record.
  * What else it is asked, beacons first of all, comes behind them on the stream. */
 #define JOINS_MAX 256u /* on a stream, of members that count, and as many of those that do not */
@@ -186,41 +187,83 @@ static void contradicts(struct member *m)
 		member_quarantine(m);
 }
 
+/* The member said that it does not join, and why. */
+static void refused(struct member *m, enum nak_reason reason, uint64_t now)
+{
+	struct primary *p = m->primary;
+	bool unsure = p->object->config.unsure;
+
+	if (!m->nak_us)
+		m->nak_us = now;
+	if (reason == NAK_UNKNOWN_TAIL || reason == NAK_FAILED)
+		m->lost = m->want;
+	m->behind |= reason == NAK_UNKNOWN_TAIL;
+	m->full |= reason == NAK_FULL;
+	if (reason == NAK_AHEAD && m->in && !unsure) {
+		lacks_committed(m);
+		return;
+	}
+	if (reason == NAK_AHEAD && p->state != PRIMARY_SERVE)
+		is_ahead(m);
+	else if (reason == NAK_DIVERGED || reason == NAK_AHEAD)
+		contradicts(m);
+	if (reason == NAK_GAP) {
+		member_unjoin(m, 0);
+		join(m);
+		return;
+	}
+	member_unjoin(m, now + (reason == NAK_NO_REPLICA && !unsure ? JOIN_AGAIN_US : JOIN_LATER_US));
+}
+
+/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
+static bool lost_data(const struct member *m, struct version last)
+{
+	const struct primary *p = m->primary;
+
+	return (last.seq < m->acked.seq || last.seq < p->commit.seq || last.seq > p->last.seq) &&
+	       rule(RULE_LOST);
+}
+
+static void has_lost_data(struct member *m, struct version last, uint64_t now)
+{
+	const struct object *o = m->primary->object;
+
+	if (!o->config.unsure) /* else it was not there, and no fault */
+		replica_event(o->r, 2, "REPLICA_LOST_DATA",
+			      "object %llx: the replica on node %u, group %u ends at "
+			      "%llu and had acknowledged %llu",
+			      (unsigned long long)o->id, m->session->node, m->id.group,
+			      (unsigned long long)last.seq,
+			      (unsigned long long)MAX(m->acked.seq, m->primary->commit.seq));
+	m->lost = m->behind = true;
+	member_unjoin(m, now + JOIN_LATER_US);
+}
+
+/* What it does not have of the log, in order; a send may end the join (Y5). */
+static void send_again(struct member *m)
+{
+	struct primary *p = m->primary;
+	uint64_t after = m->acked.seq;
+
+	for (struct list *n = p->outgoing.next; n != &p->outgoing && m->state == MEMBER_JOINED; n = n->next) {
+		struct outgoing *out = list_entry(n, struct outgoing, link);
+
+		if (out->record.version.seq > after && rule(RULE_RESEND))
+			primary_send(p, m, out);
+	}
+}
+
 void primary_joined(struct session *s, const struct msg_joined *j)
 {
 	struct object *o = object_find(s->r, j->key.object);
 	struct primary *p = o ? o->primary : NULL;
-	struct member *m;
+	struct member *m = p && p->tenure == j->key.tenure ? primary_member(p, s, j->key.join) : NULL;
 	uint64_t now = now_us(s->r);
 
-	if (!p || p->tenure != j->key.tenure)
-		return;
-	m = primary_member(p, s, j->key.join);
 	if (!m)
 		return;
 	if (j->status) {
-		if (!m->nak_us)
-			m->nak_us = now;
-		if (j->reason == NAK_UNKNOWN_TAIL || j->reason == NAK_FAILED)
-			m->lost = m->want;
-		m->behind |= j->reason == NAK_UNKNOWN_TAIL;
-		m->full |= j->reason == NAK_FULL;
-		if (j->reason == NAK_AHEAD && m->in && !o->config.unsure) {
-			lacks_committed(m);
-			return;
-		}
-		if (j->reason == NAK_AHEAD && p->state != PRIMARY_SERVE)
-			is_ahead(m);
-		else if (j->reason == NAK_DIVERGED || j->reason == NAK_AHEAD)
-			contradicts(m);
-		member_unjoin(
-			m, j->reason == NAK_GAP
-				   ? 0
-				   : now + (j->reason == NAK_NO_REPLICA && !o->config.unsure
-						    ? JOIN_AGAIN_US
-						    : 1000000));
-		if (j->reason == NAK_GAP)
-			join(m);
+		refused(m, j->reason, now);
 		return;
 	}
 	if (m->state != MEMBER_JOINING)
@@ -235,28 +278,12 @@ void primary_joined(struct session *s, const struct msg_joined *j)
 		primary_check(p);
 		return;
 	}
-	/* T5: it once said that it had more, or it lacks what is known to be everywhere. */
-	if ((j->last.seq < m->acked.seq || j->last.seq < p->commit.seq || j->last.seq > p->last.seq) &&
-	    rule(RULE_LOST)) {
-		if (!o->config.unsure) /* else it was not there, and no fault */
-			replica_event(s->r, 2, "REPLICA_LOST_DATA",
-			      "object %llx: the replica on node %u, group %u ends at "
-			      "%llu and had acknowledged %llu",
-			      (unsigned long long)o->id, s->node, m->id.group,
-			      (unsigned long long)j->last.seq,
-			      (unsigned long long)MAX(m->acked.seq, p->commit.seq));
-		m->lost = m->behind = true;
-		member_unjoin(m, now + 1000000);
+	if (lost_data(m, j->last)) {
+		has_lost_data(m, j->last, now);
 		return;
 	}
 	m->acked = j->last;
-	for (struct list *n = p->outgoing.next; n != &p->outgoing && m->state == MEMBER_JOINED;
-	     n = n->next) {
-		struct outgoing *out = list_entry(n, struct outgoing, link);
-
-		if (out->record.version.seq > j->last.seq && rule(RULE_RESEND))
-			primary_send(p, m, out);
-	}
+	send_again(m);
 	primary_check(p);
 	primary_advance(p);
 	p->r->gate_open = true;
@@ -346,7 +373,7 @@ void primary_send(struct primary *p, struct member *m, struct outgoing *out)
 	p->r->stats.replicated++;
 	/* Y5: the stream never waits for a replica that is not counted. */
 	if (!m->want && m->session->unacked_bytes > SESSION_BYTES_MAX)
-		member_unjoin(m, now_us(p->r) + 1000000);
+		member_unjoin(m, now_us(p->r) + JOIN_LATER_US);
 }
 
 /* W2: kept until all of want have it. The caller has started the append here. */

@@ -219,64 +219,87 @@ static bool same_table(const struct object_header *h, const struct msg_join *m)
 	       !memcmp(h->epochs, m->epochs, m->epoch_count * sizeof(h->epochs[0]));
 }
 
-void inbound_join(struct session *s, const struct msg_join *m)
+/* JOINED says what is durable: the header is put again whenever something before it, an earlier header or a
+ * record of an earlier join, may still be on its way to the disk. */
+static bool needs_header(const struct object *o, const struct msg_join *m, struct version cut)
 {
-	struct object *o = object_find(s->r, m->key.object);
-	struct joining *j;
-	struct version cut, last;
-	enum nak_reason reason;
+	struct version last = store_last(o->store);
+
+	return version_cmp(last, cut) > 0 || (!same_table(store_header(o->store), m) && rule(RULE_SEEN)) ||
+	       o->in.puts || version_cmp(store_durable(o->store), last) < 0;
+}
+
+/* What is after the cut goes, the header becomes durable; then the answer. */
+static void joining_start(struct object *o, const struct msg_join *m, struct version cut)
+{
+	struct joining *j = xcalloc(1, sizeof(*j));
+	bool cuts = version_cmp(store_last(o->store), cut) > 0;
 	int rc = 0;
 
-	if (!o || !o->store || o->gen != m->gen || !o->group || o->group->id != m->group ||
-	    o->group->incarnation != m->group_incarnation || o->creating) {
-		nak(s, &m->key, NAK_NO_REPLICA);
-		return;
+	j->object = o;
+	j->serial = o->in.serial;
+	j->m = *m;
+	j->wait.resume = joining_resume;
+	object_hold(o);
+	if (needs_header(o, m, cut)) {
+		o->in.puts++;
+		j->putting = true;
+		j->header = (struct object_header){.seen = m->key.tenure,
+						   .commit = store_commit_version(o->store),
+						   .epoch_count = m->epoch_count};
+		memcpy(j->header.epochs, m->epochs, sizeof(j->header.epochs));
+		rc = store_put_header(o->store, &j->put, cuts ? RECORD_CUT : RECORD_EPOCH, &j->header, cut,
+				      NULL, 0, &j->wait);
 	}
-	if (o->group->failed) {
-		nak(s, &m->key, NAK_FAILED);
-		return;
-	}
-	if (o->listed && o->me >= 0 && o->config.member[o->me].kept) {
-		nak(s, &m->key, NAK_KEPT);
-		return;
-	}
-	if (m->syncing && s->r->draining) { /* it resigned because it stops: do not fill it now */
-		nak(s, &m->key, NAK_FAILED);
-		return;
-	}
-	if (m->syncing && !store_loss_known(o->group->store)) {
-		nak(s, &m->key, NAK_NO_REPLICA); /* what to compare is not known yet */
-		return;
-	}
-	if ((o->seen > m->key.tenure && rule(RULE_STALE)) ||
-	    (o->primary && o->primary->tenure >= m->key.tenure)) {
-		uint8_t body[32];
-		struct writer w = writer_init(body, sizeof(body));
-		struct msg_stale stale = {.key = m->key, .seen = o->seen};
+	joining_run(j, rc);
+}
 
-		msg_stale_encode(&stale, &w);
-		session_send(s, OP_STALE, &w, NULL);
-		return;
-	}
-	if (m->unsure && version_cmp(store_last(o->store), m->last) > 0) {
-		nak(s, &m->key, NAK_AHEAD);
-		return;
-	}
-	primary_end(o, "another node's tenure is later");
-	inbound_void(o);
-	if (!rule(RULE_JOIN_COMMIT)) /* the planted fault believes the number before the cut */
-		store_commit(o->store, version_min(m->commit, store_durable(o->store)));
-	reason = find_cut(o, m, &cut);
-	if (reason) {
-		if (reason == NAK_DIVERGED && !o->diverged)
-			replica_event(s->r, 2, "DATA_DIVERGED",
-				      "object %llx: node %u's history does not have a write "
-				      "that is committed here; nothing was cut",
-				      (unsigned long long)o->id, s->node);
-		o->diverged |= reason == NAK_DIVERGED;
-		nak(s, &m->key, reason);
-		return;
-	}
+/* Why this replica joins nobody's tenure now; NAK_NONE: it can join. */
+static enum nak_reason cannot_join(const struct object *o, const struct msg_join *m)
+{
+	if (!o || !o->store || o->gen != m->gen || !o->group || o->group->id != m->group ||
+	    o->group->incarnation != m->group_incarnation || o->creating)
+		return NAK_NO_REPLICA;
+	if (o->group->failed)
+		return NAK_FAILED;
+	if (o->listed && o->me >= 0 && o->config.member[o->me].kept)
+		return NAK_KEPT;
+	if (m->syncing && o->r->draining) /* it resigned because it stops: do not fill it now */
+		return NAK_FAILED;
+	if (m->syncing && !store_loss_known(o->group->store))
+		return NAK_NO_REPLICA; /* what to compare is not known yet */
+	return NAK_NONE;
+}
+
+static bool knows_later_tenure(const struct object *o, uint32_t tenure)
+{
+	return (o->seen > tenure && rule(RULE_STALE)) || (o->primary && o->primary->tenure >= tenure);
+}
+
+static void send_stale(struct session *s, const struct object *o, const struct msg_key *key)
+{
+	uint8_t body[32];
+	struct writer w = writer_init(body, sizeof(body));
+	struct msg_stale stale = {.key = *key, .seen = o->seen};
+
+	msg_stale_encode(&stale, &w);
+	session_send(s, OP_STALE, &w, NULL);
+}
+
+/* It is asked to join again and again; that is said once. */
+static void is_diverged(struct object *o, const struct session *s)
+{
+	if (!o->diverged)
+		replica_event(o->r, 2, "DATA_DIVERGED",
+			      "object %llx: node %u's history does not have a write "
+			      "that is committed here; nothing was cut",
+			      (unsigned long long)o->id, s->node);
+	o->diverged = true;
+}
+
+/* From here on this replica is a member of that tenure, and of none before it. */
+static void inbound_begin(struct object *o, struct session *s, const struct msg_join *m)
+{
 	o->diverged = false; /* that was another primary's history */
 	o->seen = m->key.tenure;
 	hold_add(o, s, m->key.tenure);
@@ -292,29 +315,39 @@ void inbound_join(struct session *s, const struct msg_join *m)
 	o->in.copies = 0;
 	o->in.lost = store_lost(o->store);
 	o->in.bytes = 0;
-	j = xcalloc(1, sizeof(*j));
-	j->object = o;
-	j->serial = o->in.serial;
-	j->m = *m;
-	j->wait.resume = joining_resume;
-	object_hold(o);
-	last = store_last(o->store);
-	/* JOINED says what is durable: the header is put again whenever something before it, an
-	 * earlier header or a record of an earlier join, may still be on its way to the disk. */
-	if (version_cmp(last, cut) > 0 ||
-	    (!same_table(store_header(o->store), m) && rule(RULE_SEEN)) || o->in.puts ||
-	    version_cmp(store_durable(o->store), last) < 0) {
-		o->in.puts++;
-		j->putting = true;
-		j->header = (struct object_header){.seen = m->key.tenure,
-						   .commit = store_commit_version(o->store),
-						   .epoch_count = m->epoch_count};
-		memcpy(j->header.epochs, m->epochs, sizeof(j->header.epochs));
-		rc = store_put_header(o->store, &j->put,
-				      version_cmp(last, cut) > 0 ? RECORD_CUT : RECORD_EPOCH,
-				      &j->header, cut, NULL, 0, &j->wait);
+}
+
+void inbound_join(struct session *s, const struct msg_join *m)
+{
+	struct object *o = object_find(s->r, m->key.object);
+	enum nak_reason reason = cannot_join(o, m);
+	struct version cut;
+
+	if (reason) {
+		nak(s, &m->key, reason);
+		return;
 	}
-	joining_run(j, rc);
+	if (knows_later_tenure(o, m->key.tenure)) {
+		send_stale(s, o, &m->key);
+		return;
+	}
+	if (m->unsure && version_cmp(store_last(o->store), m->last) > 0) {
+		nak(s, &m->key, NAK_AHEAD);
+		return;
+	}
+	primary_end(o, "another node's tenure is later");
+	inbound_void(o);
+	if (!rule(RULE_JOIN_COMMIT)) /* the planted fault believes the number before the cut */
+		store_commit(o->store, version_min(m->commit, store_durable(o->store)));
+	reason = find_cut(o, m, &cut);
+	if (reason) {
+		if (reason == NAK_DIVERGED)
+			is_diverged(o, s);
+		nak(s, &m->key, reason);
+		return;
+	}
+	inbound_begin(o, s, m);
+	joining_start(o, m, cut);
 }
 
 /* ---- Records ------------------------------------------------------------------------------------
