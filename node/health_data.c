@@ -365,6 +365,8 @@ static void check_repairing(struct ctx *c)
 		SAY(i->caused_by, "DISK_FAILED");
 	else if (device && listed(c, "DISK_MISSING"))
 		SAY(i->caused_by, "DISK_MISSING");
+	else if (listed(c, "DATA_CORRUPT_UNREPAIRABLE")) /* to wait is not enough */
+		SAY(i->caused_by, "DATA_CORRUPT_UNREPAIRABLE");
 	SAY(i->summary, "%llu KiB of %u disk group%s are damaged and fetched again from other replicas",
 	    (unsigned long long)(bytes + 1023) / 1024, i->count, i->count == 1 ? "" : "s");
 	SAY(i->risk, "of these blocks there may be one good copy: losing another node that has them loses "

@@ -248,7 +248,8 @@ static void judge(struct what_if *w)
 		snprintf(r->unrepaired_why, sizeof(r->unrepaired_why),
 			 "%llu objects have no other in-sync replica but in disk groups with damage that "
 			 "is not repaired yet (group %u): some of their data may be whole here only; wait "
-			 "while `ashlar health` shows DATA_REPAIRING",
+			 "while `ashlar health` shows DATA_REPAIRING, and see to "
+			 "DATA_CORRUPT_UNREPAIRABLE if it shows that",
 			 n_(r->unrepaired), r->unrepaired_group);
 	if (r->unrepaired && r->unrepaired == r->lost + r->unavailable)
 		conclude(r, SAFETY_DATA, "%s", r->unrepaired_why);

@@ -40,7 +40,7 @@ struct safety_report {
 	 * is not repaired yet. It does not count: what it lacks may be in what goes only. */
 	uint64_t unrepaired;
 	uint16_t unrepaired_group; /* one of these */
-	char unrepaired_why[280]; /* a sentence, if there are any; `why` may be about others */
+	char unrepaired_why[320]; /* a sentence, if there are any; `why` may be about others */
 	char volume[SAFETY_VOLUMES_MAX][NAME_MAX_LEN + 1]; /* of lost, unavailable and below_min */
 	unsigned volumes, volumes_named;
 	unsigned voters, voters_left, voters_needed;

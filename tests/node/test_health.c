@@ -826,6 +826,11 @@ TEST(health, damage_that_waits_for_repair)
 	EXPECT_STR(i->affected[0], "group 2 on n2");
 	EXPECT(strstr(i->summary, "204800 KiB of 1 disk group are"));
 	EXPECT(strstr(i->risk, "one good copy") && strstr(i->command, "scrub status 2"));
+	/* What nobody can repair stays: to wait is not what helps. */
+	w.hn[1].lost_blocks = 1;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "DATA_REPAIRING")->caused_by, "DATA_CORRUPT_UNREPAIRABLE");
+	w.hn[1].lost_blocks = 0;
 	w.hg[1].known = false; /* who does not answer says nothing */
 	health_evaluate(&w.in, &w.r);
 	EXPECT(!find(&w, "DATA_REPAIRING"));
