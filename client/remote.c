@@ -350,8 +350,3 @@ struct client *remote_client(struct remote *r)
 {
 	return r->client;
 }
-
-bool remote_connected(const struct remote *r)
-{
-	return r->conn != NULL;
-}

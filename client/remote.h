@@ -30,4 +30,3 @@ int remote_parse_addresses(const char *text, struct remote_config *cfg) MUST_USE
 struct remote *remote_create(const struct remote_config *cfg);
 void remote_destroy(struct remote *r); /* after all volumes were closed */
 struct client *remote_client(struct remote *r);
-bool remote_connected(const struct remote *r);

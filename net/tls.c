@@ -397,11 +397,6 @@ const char *tls_peer_name(const struct tls_session *s)
 
 /* ---- node/http ---- */
 
-void *tls_ctx_native(struct tls_ctx *c)
-{
-	return c->ssl_ctx;
-}
-
 void *tls_native_session(struct tls_ctx *c, bool server)
 {
 	return ssl_new(c, server);

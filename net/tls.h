@@ -44,10 +44,8 @@ void tls_session_read_ahead(struct tls_session *s);
 /* The verified peer's common name, or "" for an anonymous one. */
 const char *tls_peer_name(const struct tls_session *s);
 
-/* For the TLS bufferevents of node/http only, which include no OpenSSL header: the context (SSL_CTX *),
- * a new session of it (SSL *, owned by the bufferevent), and the common name that such a session's
- * peer proved ("" if none). */
-void *tls_ctx_native(struct tls_ctx *c);
+/* For the TLS bufferevents of node/http only, which include no OpenSSL header: a new session (SSL *, owned
+ * by the bufferevent), and the common name that such a session's peer proved ("" if none). */
 void *tls_native_session(struct tls_ctx *c, bool server);
 void tls_native_peer_name(void *ssl, char *out, size_t cap);
 /* fn(arg) when the session is freed, i.e. when its connection has ended. */

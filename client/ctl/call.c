@@ -295,14 +295,6 @@ int ctl_fetch_ca(struct ctl *c, const char *address, char **pem)
 	return get_text(c, &t, "/v1/ca", pem);
 }
 
-int ctl_get_text(struct ctl *c, const char *path, char **text)
-{
-	struct target t;
-	int rc = target_of(c, &t);
-
-	return rc == CTL_OK ? get_text(c, &t, path, text) : rc;
-}
-
 char *ctl_escape(const char *name)
 {
 	char *escaped = curl_easy_escape(NULL, name, 0), *out;

@@ -67,7 +67,6 @@ int ctl_call_joining(struct ctl *c, const char *address, const char *ca_file, co
 		     const char *path, struct json *body, struct json **out) MUST_USE;
 /* Unverified: only for the CA certificate itself, whose hash is then compared. malloc'ed text. */
 int ctl_fetch_ca(struct ctl *c, const char *address, char **pem) MUST_USE;
-int ctl_get_text(struct ctl *c, const char *path, char **text) MUST_USE;
 int ctl_exit_of(const char *error_name, long http_status);
 int ctl_error(struct ctl *c, int exit_code, const char *error_name, const char *fmt, ...) PRINTF_LIKE(4, 5);
 char *ctl_escape(const char *name); /* for a path segment; malloc'ed */
