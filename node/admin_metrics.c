@@ -103,6 +103,8 @@ static void say_health(struct text *t, struct admin *a)
 	say(t, "ashlar_health_objects{state=\"degraded\"} %" PRIu64 "\n", r->degraded);
 	say(t, "ashlar_health_objects{state=\"single_copy\"} %" PRIu64 "\n", r->single);
 	say(t, "ashlar_health_objects{state=\"unavailable\"} %" PRIu64 "\n", r->unavailable);
+	say(t, "# TYPE ashlar_health_objects_unrepaired gauge\n");
+	say(t, "ashlar_health_objects_unrepaired %" PRIu64 "\n", r->unrepaired);
 	say(t, "# TYPE ashlar_health_severity gauge\nashlar_health_severity %d\n", (int)r->overall);
 	say(t, "# TYPE ashlar_health_code gauge\n");
 	for (unsigned i = 0; i < r->count; i++)

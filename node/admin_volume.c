@@ -19,40 +19,55 @@ static bool member_reachable(const struct admin *a, const struct map *m,
 	return n && facts_node_up(a, n->id) && (!g || json_bool(g, "open", true));
 }
 
-/* Whether replicas on a group are in reach, of all groups, by number: looked up once, not for each of 50,000
- * objects. Malloc'ed. */
-static bool *groups_in_reach(const struct admin *a)
+/* Of all groups, by number: looked up once, not for each of 50,000 objects. */
+struct group_view {
+	bool in_reach, lacks; /* its replicas are served; it has damage that is not repaired yet */
+};
+
+/* Malloc'ed. */
+static struct group_view *groups_view(const struct admin *a)
 {
 	const struct map *m = admin_map(a);
-	bool *in_reach = xcalloc(m->next_group + 1u, sizeof(*in_reach));
+	struct group_view *view = xcalloc(m->next_group + 1u, sizeof(*view));
 
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
 		const struct map_group *g = container_of(h, struct map_group, by_id);
 		const struct map_member mb = {.group = g->id, .group_incarnation = g->incarnation};
+		const struct json *stats = json_get(facts_group(a, g), "stats");
 
-		in_reach[g->id] = member_reachable(a, m, &mb);
+		view[g->id].in_reach = member_reachable(a, m, &mb);
+		view[g->id].lacks = view[g->id].in_reach && (json_u64(stats, "damaged_bytes", 0) ||
+							     json_u64(stats, "lost_live_bytes", 0));
 	}
-	return in_reach;
+	return view;
 }
 
-static bool counts(const struct map *m, const struct map_member *mb, const bool *in_reach)
+static bool counts(const struct map *m, const struct map_member *mb, const struct group_view *view)
 {
-	return mb->in && mb->group < m->next_group && in_reach[mb->group] && map_member_node(m, mb);
+	return mb->in && mb->group < m->next_group && view[mb->group].in_reach && map_member_node(m, mb);
 }
 
-static void put_counts(const struct map *m, const struct map_volume *v, const bool *in_reach, struct json *j)
+static void put_counts(const struct map *m, const struct map_volume *v, const struct group_view *view,
+		       struct json *j)
 {
-	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0;
+	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0, unrepaired = 0;
 	struct json *c = json_object_new();
 
 	for (uint32_t i = 0; i < v->objects; i++) {
 		const struct map_object *o = &v->object[i];
 		unsigned n = 0;
+		bool lacks = false;
 
 		for (unsigned k = 0; k < o->member_count; k++) {
-			n += counts(m, &o->member[k], in_reach);
-			quarantined += o->member[k].kept;
+			const struct map_member *mb = &o->member[k];
+
+			quarantined += mb->kept;
+			if (!counts(m, mb, view))
+				continue;
+			n++;
+			lacks |= view[mb->group].lacks;
 		}
+		unrepaired += lacks;
 		if (o->unsure)
 			n = 0; /* nobody serves it yet */
 		if (n >= v->copies)
@@ -69,6 +84,7 @@ static void put_counts(const struct map *m, const struct map_volume *v, const bo
 	json_put_u64(c, "degraded", degraded);
 	json_put_u64(c, "single_copy", single);
 	json_put_u64(c, "unavailable", unavailable);
+	json_put_u64(c, "unrepaired", unrepaired); /* of them: a replica that counts may lack blocks */
 	json_put_u64(c, "quarantined_replicas", quarantined);
 	json_put(j, "object_counts", c);
 	json_put_str(j, "health",
@@ -104,7 +120,8 @@ static struct json *attachments_to_json(const struct map *m, const struct map_vo
 	return list;
 }
 
-static struct json *volume_to_json(const struct map *m, const struct map_volume *v, const bool *in_reach)
+static struct json *volume_to_json(const struct map *m, const struct map_volume *v,
+				   const struct group_view *view)
 {
 	struct json *j = json_object_new();
 	char uuid[UUID_TEXT];
@@ -121,7 +138,7 @@ static struct json *volume_to_json(const struct map *m, const struct map_volume 
 	json_put_u64(j, "object_size_bytes", v->object_size);
 	json_put_u64(j, "stripe_count", v->stripe_count);
 	json_put(j, "attachments", attachments_to_json(m, v));
-	put_counts(m, v, in_reach, j);
+	put_counts(m, v, view, j);
 	return j;
 }
 
@@ -147,20 +164,20 @@ static void volumes_ready(struct areq *q, const struct ledgers_ask *l)
 	const struct map *m = admin_map(a);
 	const struct map_volume **all = xcalloc(m->volumes.count + 1, sizeof(*all));
 	struct json *j = json_object_new(), *list = json_array_new();
-	bool *in_reach = groups_in_reach(a);
+	struct group_view *view = groups_view(a);
 	size_t n = 0;
 
 	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h))
 		all[n++] = container_of(h, struct map_volume, by_id);
 	qsort(all, n, sizeof(*all), by_name);
 	for (size_t i = 0; i < n; i++) {
-		struct json *v = volume_to_json(m, all[i], in_reach);
+		struct json *v = volume_to_json(m, all[i], view);
 		struct ledger_sum sum = ledger_sums_of(&l->sums, all[i]->id);
 
 		json_put(v, "space", ledger_sum_to_json(&sum));
 		json_add(list, v);
 	}
-	free(in_reach);
+	free(view);
 	free(all);
 	json_put(j, "volumes", list);
 	json_put_u64(j, "groups", active_groups(m));
@@ -260,16 +277,16 @@ static void show_reply(struct replicas *r)
 	const struct map *m = admin_map(q->admin);
 	const struct map_volume *v = m ? map_volume(m, r->volume) : NULL;
 	struct json *j, *list;
-	bool *in_reach;
+	struct group_view *view;
 	uint32_t end;
 
 	if (!v) {
 		admin_fail(q, -ERR_NOT_FOUND, "the volume was deleted meanwhile");
 		return;
 	}
-	in_reach = groups_in_reach(q->admin);
-	j = volume_to_json(m, v, in_reach);
-	free(in_reach);
+	view = groups_view(q->admin);
+	j = volume_to_json(m, v, view);
+	free(view);
 	if (strcmp(json_str(j, "health"), "ok")) {
 		struct health_rebuild rebuild;
 		char text[128];

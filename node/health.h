@@ -130,6 +130,8 @@ struct health_report {
 	struct health_item item[HEALTH_ITEMS_MAX]; /* worst root first, then its consequences */
 	/* objects by how many in-sync replicas can be reached now */
 	uint64_t objects, full, degraded, single, unavailable;
+	/* of all of these: with such a replica in a disk group that lacks something, which it may be of */
+	uint64_t unrepaired;
 };
 
 void health_evaluate(const struct health_input *in, struct health_report *out);

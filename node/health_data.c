@@ -7,10 +7,19 @@
 
 /* ---- Copies ---- */
 
+/* Nobody knows here which objects the damage is of: all that the group has may lack something. */
+static bool may_lack(const struct ctx *c, const struct map_group *g)
+{
+	const struct health_group *f = c->lacking ? find_group(c->in, g->id) : NULL;
+
+	return f && health_group_lacks(f);
+}
+
 /* In-sync replicas of o that can be reached now. *where: the node of the last one found. */
 static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint16_t *where,
 				 bool *by_node, bool *by_group, bool *by_cut)
 {
+	bool lacks = false;
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < o->member_count; i++) {
@@ -27,9 +36,11 @@ static unsigned reachable_copies(struct ctx *c, const struct map_object *o, uint
 		else if (m->in) {
 			n++;
 			*where = g->node;
+			lacks |= may_lack(c, g);
 		} else if (g->node <= NODE_IDS_MAX)
 			*by_cut |= c->cut_off[g->node];
 	}
+	c->out->unrepaired += lacks;
 	return n;
 }
 
@@ -291,6 +302,8 @@ static void check_given_up(struct ctx *c)
 
 static void check_copies(struct ctx *c)
 {
+	for (unsigned k = 0; k < c->in->group_count; k++)
+		c->lacking |= health_group_lacks(&c->in->groups[k]) != 0;
 	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
 	     h = hmap_walk(&c->in->map->volumes, h)) {
 		const struct map_volume *v = container_of(h, struct map_volume, by_id);

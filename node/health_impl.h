@@ -23,6 +23,7 @@ struct ctx {
 	unsigned voters_up, voters_down;
 	unsigned unsure; /* objects */
 	bool full; /* a disk group is */
+	bool lacking; /* one has damage that is not repaired yet */
 	unsigned given_up; /* of the unavailable objects: their in-sync replicas went with a removed node */
 };
 

@@ -112,6 +112,8 @@ const char *severity_color(const struct ctl *c, const char *severity); /* "" whe
 const char *color_off(const struct ctl *c);
 
 /* ---- The capacity ledger (space.c) ---- */
+/* A line below counts of objects, if there is something to say: a replica in-sync by them may lack blocks. */
+void print_unrepaired(const struct json *counts);
 /* Two lines each: logical to stored, and stored to raw; both add up. */
 void print_reduction(const struct json *k, uint64_t stored);
 void print_raw(const struct json *k);

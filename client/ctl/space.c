@@ -4,6 +4,16 @@
 
 #include "client/ctl/ctl.h"
 
+void print_unrepaired(const struct json *counts)
+{
+	uint64_t n = json_u64(counts, "unrepaired", 0);
+
+	if (n)
+		printf("            up to %" PRIu64 " of them lack blocks in a copy: its disk group has "
+		       "damage that is not repaired yet\n",
+		       n);
+}
+
 /* "a − b − c = d": terms that are zero are left out. */
 static void term(const char *sign, uint64_t bytes, const char *what)
 {

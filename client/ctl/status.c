@@ -59,6 +59,7 @@ static void print_status(const struct ctl *c, const struct json *j)
 	       " single copy, %" PRIu64 " unavailable\n",
 	       json_u64(o, "total", 0), json_u64(o, "in_sync", 0), json_u64(o, "degraded", 0),
 	       json_u64(o, "single_copy", 0), json_u64(o, "unavailable", 0));
+	print_unrepaired(o);
 	print_capacity(json_get(j, "capacity"));
 	print_source(j);
 }

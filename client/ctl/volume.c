@@ -407,6 +407,7 @@ static void print_volume(const struct json *v)
 	       str_or(v, "health", "?"), json_u64(n, "total", 0), json_u64(n, "in_sync", 0),
 	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),
 	       json_u64(n, "unavailable", 0));
+	print_unrepaired(n);
 	if (json_str(v, "rebuild"))
 		printf("            %s\n", json_str(v, "rebuild"));
 	printf("layout      objects of %s, stripe over %" PRIu64 "\n",

@@ -135,6 +135,8 @@ def volumes():
     r = ashlar("volume", "list", "-o", "json")
     expect(r, 0)
     check(json.loads(r.stdout)["volumes"][0]["size_bytes"] == 1 << 30, "json is the daemon's answer")
+    answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, object_counts={"total": 5, "in_sync": 5, "unrepaired": 3}))
+    expect(ashlar("volume", "show", "v1"), 0, out="up to 3 of them lack blocks in a copy")
     replicas = [{"node": "n1", "group": 1, "state": "in-sync", "reachable": True},
                 {"node": "n2", "group": 2, "state": "syncing", "reachable": False, "pages_to_copy": 7}]
     answers[("GET", "/v1/volumes/v1")] = (200, dict(volume, objects=[{"index": 0, "epoch": 3, "primary": "n1",
@@ -263,6 +265,9 @@ def others():
                                                         "groups": 2, "groups_known": 1}})
     expect(ashlar("status"), 0, out="3.0 GiB in all copies − 1.0 GiB zeroes − 1.0 GiB duplicates = 1.0 GiB stored (3.00 : 1)")
     expect(ashlar("status"), 0, out="1.0 GiB stored + 1023.0 GiB free = 1.0 TiB")
+    check("lack blocks" not in ashlar("status").stdout, "nothing is said of damage where there is none")
+    answers[("GET", "/v1/status")][1]["objects"]["unrepaired"] = 2
+    expect(ashlar("status"), 0, out="up to 2 of them lack blocks in a copy")
     expect(ashlar("status"), 0, out="1 of 2 disk groups known")
     answers[("GET", "/v1/nodes")] = (200, {"nodes": [{"name": "n1", "number": 1, "up": False, "roles": ["storage", "voter"],
                                                        "facts": "cached", "facts_age_ms": 65000}]})

@@ -831,6 +831,13 @@ TEST(health, damage_that_waits_for_repair)
 	health_evaluate(&w.in, &w.r);
 	EXPECT_STR(must(&w, "DATA_REPAIRING")->caused_by, "DATA_CORRUPT_UNREPAIRABLE");
 	w.hn[1].lost_blocks = 0;
+	/* In-sync they are, and so they are counted; those with a replica there are counted beside. */
+	EXPECT_EQ(w.r.full, 8);
+	EXPECT_EQ(w.r.unrepaired, 6);
+	w.hn[1].up = false; /* a replica that is not in reach is in no other count either */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.unrepaired, 0);
+	w.hn[1].up = true;
 	w.hg[1].known = false; /* who does not answer says nothing */
 	health_evaluate(&w.in, &w.r);
 	EXPECT(!find(&w, "DATA_REPAIRING"));
