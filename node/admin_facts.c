@@ -326,6 +326,13 @@ const struct json *facts_group(const struct admin *a, const struct map_group *g)
 	return NULL;
 }
 
+bool facts_group_lacks(const struct admin *a, const struct map_group *g)
+{
+	const struct json *stats = facts_node_up(a, g->node) ? json_get(facts_group(a, g), "stats") : NULL;
+
+	return json_u64(stats, "damaged_bytes", 0) || json_u64(stats, "lost_live_bytes", 0);
+}
+
 /* What a node that speaks now says of its connection to another: NULL if it does not say. */
 static const struct json *link_facts(const struct admin *a, uint16_t from, uint16_t to)
 {
@@ -492,6 +499,9 @@ void facts_rebuild(struct admin *a, struct health_rebuild *out)
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t stuck_s = admin_job_stuck_s(a, j[i].id);
 
+		if (admin_job_is_emptying(&j[i], &p->job[i]) && out->emptying_count < HEALTH_EMPTYING_MAX)
+			out->emptying[out->emptying_count++] =
+				(struct health_emptying){j[i].id, j[i].node, j[i].group};
 		if (!stuck_s || out->stuck_count++)
 			continue;
 		out->stuck_job = j[i].id;

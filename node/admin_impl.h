@@ -133,8 +133,8 @@ struct health_input *facts_input(struct admin *a);
 void facts_input_free(struct health_input *in);
 void facts_free(struct admin *a);
 int64_t facts_age_ms(const struct admin *a, uint16_t node); /* −1: none */
-/* The entry of a group in its node's facts, or NULL. */
-const struct json *facts_group(const struct admin *a, const struct map_group *g);
+const struct json *facts_group(const struct admin *a, const struct map_group *g); /* of its node's; or NULL */
+bool facts_group_lacks(const struct admin *a, const struct map_group *g); /* damage not repaired yet */
 
 /* ---- Capacity (admin_space.c) ---- */
 #define LEDGER_KEYS 8u
@@ -188,13 +188,13 @@ void admin_get_local_ledgers(struct areq *q);
 void admin_report(struct admin *a);
 
 /* ---- Jobs (admin_job.c) ---- */
-/* What is to be moved, as seen from here; malloc'ed. */
-struct relocate_plan *admin_plan(const struct admin *a);
+struct relocate_plan *admin_plan(const struct admin *a); /* to be moved, as seen from here; malloc'ed */
 uint64_t admin_copy_rate(const struct admin *a); /* bytes/s of all nodes */
 /* Estimated, for the jobs of this kind and those before it; 0: cannot be told. */
 uint64_t admin_seconds_left(const struct admin *a, const struct relocate_plan *p, uint8_t kind);
 void admin_jobs_look(struct admin *a, const struct relocate_plan *p); /* notes what has moved */
 uint64_t admin_job_stuck_s(const struct admin *a, uint32_t id); /* 0: it moves, or need not */
+bool admin_job_is_emptying(const struct state_job *j, const struct relocate_job *r); /* and not done yet */
 
 struct json *health_to_json(const struct health_report *r);
 const char *map_node_name(const struct map *m, uint16_t id); /* NULL if unknown */

@@ -152,6 +152,33 @@ static const char *waits_for(const struct admin *a, const struct state_job *j, c
 	return NULL;
 }
 
+bool admin_job_is_emptying(const struct state_job *j, const struct relocate_job *r)
+{
+	return j->state == JOB_RUNNING && r->left && (j->kind == JOB_EVACUATE || j->kind == JOB_REMOVE);
+}
+
+/* Damage that was met after it began: replicas in a group with damage are no copies of those it takes away.
+ * False: there is none. */
+static bool job_danger(const struct admin *a, const struct state_job *j, const struct relocate_job *r,
+		       char out[200])
+{
+	const struct map *m = admin_map(a);
+
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *g = container_of(h, struct map_group, by_id);
+		bool target = j->group ? g->id == j->group : g->node == j->node;
+
+		if (target || !admin_job_is_emptying(j, r) || !facts_group_lacks(a, g))
+			continue;
+		snprintf(out, 200,
+			 "disk group %u has damage that is not repaired yet: what is whole here only is "
+			 "lost; ashlar job pause %u until DATA_REPAIRING is gone",
+			 g->id, j->id);
+		return true;
+	}
+	return false;
+}
+
 static struct json *job_to_json(const struct admin *a, unsigned index,
 				const struct relocate_plan *p)
 {
@@ -200,6 +227,7 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 	}
 	json_put_bool(out, "holds_empty", state_job_holds(a->ops->state(a->cluster), j));
 	json_put_str(out, "waits_for", waits_for(a, j, r, p, why));
+	json_put_str(out, "danger", job_danger(a, j, r, why) ? why : NULL);
 	json_put_u64(out, "stuck_s", admin_job_stuck_s(a, j->id));
 	return out;
 }

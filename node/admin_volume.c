@@ -33,11 +33,9 @@ static struct group_view *groups_view(const struct admin *a)
 	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
 		const struct map_group *g = container_of(h, struct map_group, by_id);
 		const struct map_member mb = {.group = g->id, .group_incarnation = g->incarnation};
-		const struct json *stats = json_get(facts_group(a, g), "stats");
 
 		view[g->id].in_reach = member_reachable(a, m, &mb);
-		view[g->id].lacks = view[g->id].in_reach && (json_u64(stats, "damaged_bytes", 0) ||
-							     json_u64(stats, "lost_live_bytes", 0));
+		view[g->id].lacks = facts_group_lacks(a, g);
 	}
 	return view;
 }

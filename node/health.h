@@ -59,6 +59,13 @@ struct health_reclaim {
 	bool exact;
 };
 
+/* A job that takes all replicas off a disk group, or a node (group 0), and still has some to move. */
+struct health_emptying {
+	uint32_t job;
+	uint16_t node, group;
+};
+#define HEALTH_EMPTYING_MAX 8u
+
 /* What is done about missing copies, and jobs; counts are objects. NULL in the input: unknown. */
 struct health_rebuild {
 	uint32_t filling, waiting, queued, held, blocked;
@@ -69,6 +76,8 @@ struct health_rebuild {
 	uint32_t stuck_job;	/* the first */
 	char stuck[64];		/* what it is */
 	uint64_t stuck_s;
+	struct health_emptying emptying[HEALTH_EMPTYING_MAX];
+	unsigned emptying_count;
 };
 
 /* What a node says of its own connections to another, both of them up. */

@@ -354,10 +354,23 @@ uint64_t health_group_lacks(const struct health_group *g)
 	return g->known ? g->damaged_bytes + g->lost_bytes : 0;
 }
 
+/* A job that empties something else meanwhile, maybe of what g lacks. */
+static const struct health_emptying *emptied_beside(const struct ctx *c, const struct health_group *g)
+{
+	const struct health_rebuild *r = c->in->rebuild;
+	const struct map_group *known = map_group(c->in->map, g->id);
+
+	for (unsigned k = 0; r && known && k < r->emptying_count; k++)
+		if (r->emptying[k].group ? r->emptying[k].group != g->id : r->emptying[k].node != known->node)
+			return &r->emptying[k];
+	return NULL;
+}
+
 /* Its replicas may be in-sync all the same: what they lack is mended block by block. */
 static void check_repairing(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_REPAIRING", HEALTH_WARNING);
+	const struct health_emptying *beside = NULL;
 	uint64_t bytes = 0;
 	unsigned first = 0;
 	bool device = false;
@@ -370,6 +383,7 @@ static void check_repairing(struct ctx *c)
 		bytes += health_group_lacks(g);
 		device |= g->lost_bytes != 0;
 		first = first ? first : g->id;
+		beside = beside ? beside : emptied_beside(c, g);
 		affect(i, "group %u on %.40s", g->id, group_node(c, g->id));
 	}
 	if (!keep_item(c, i))
@@ -382,6 +396,16 @@ static void check_repairing(struct ctx *c)
 		SAY(i->caused_by, "DATA_CORRUPT_UNREPAIRABLE");
 	SAY(i->summary, "%llu KiB of %u disk group%s are damaged and fetched again from other replicas",
 	    (unsigned long long)(bytes + 1023) / 1024, i->count, i->count == 1 ? "" : "s");
+	if (beside) {
+		i->severity = HEALTH_ERROR;
+		SAY(i->risk,
+		    "job %u takes replicas away meanwhile: what is whole in those only is lost with them, "
+		    "and copies made from these groups lack the same",
+		    beside->job);
+		SAY(i->command, "ashlar job pause %u   # and when this is gone: ashlar job resume %u",
+		    beside->job, beside->job);
+		return;
+	}
 	SAY(i->risk, "of these blocks there may be one good copy: losing another node that has them loses "
 		     "data; can-stop, can-lose and node remove do not count these groups");
 	SAY(i->command, "wait, and stop or remove no other node: ashlar scrub status %u   # DAMAGED NOW",

@@ -92,6 +92,10 @@ static int job_list(struct ctl *c, int argc, char **argv)
 		table_add(&t, "%s ago", age_text(json_u64(x, "age_s", 0), age));
 	}
 	table_print(&t);
+	for (size_t i = 0; i < json_len(list); i++)
+		if (json_str(json_at(list, i), "danger"))
+			printf("DANGER: job %" PRIu64 ": %s\n", json_u64(json_at(list, i), "id", 0),
+			       json_str(json_at(list, i), "danger"));
 	if (waiting)
 		puts("what a job waits for: ashlar job show ID");
 	if (holding)
@@ -133,6 +137,8 @@ static void print_job(const struct json *j)
 		printf("  ends in   about %s\n", left_text(j, a));
 	if (json_str(j, "waits_for"))
 		printf("  waits for %s\n", json_str(j, "waits_for"));
+	if (json_str(j, "danger"))
+		printf("  DANGER    %s\n", json_str(j, "danger"));
 	if (stranded)
 		printf("  %" PRIu64 " replicas have no in-sync copy in reach to be made from\n",
 		       stranded);

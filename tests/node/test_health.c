@@ -815,6 +815,7 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 TEST(health, damage_that_waits_for_repair)
 {
 	static struct world w;
+	struct health_rebuild r = {.emptying_count = 1};
 	const struct health_item *i;
 
 	world_init(&w, 3, 2);
@@ -838,6 +839,22 @@ TEST(health, damage_that_waits_for_repair)
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(w.r.unrepaired, 0);
 	w.hn[1].up = true;
+	/* Emptying what may have the only good copy is worse; of what lacks something it is not. */
+	w.in.rebuild = &r;
+	r.emptying[0] = (struct health_emptying){.job = 7, .node = 2};
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_REPAIRING")->severity, HEALTH_WARNING);
+	r.emptying[1] = (struct health_emptying){.job = 8, .node = 3, .group = 3};
+	r.emptying_count = 2;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_REPAIRING");
+	EXPECT_EQ(i->severity, HEALTH_ERROR);
+	EXPECT(strstr(i->risk, "job 8 takes") && strstr(i->command, "ashlar job pause 8"));
+	r.emptying[1].node = 0;
+	r.emptying[1].group = 2;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_REPAIRING")->severity, HEALTH_WARNING);
+	w.in.rebuild = NULL;
 	w.hg[1].known = false; /* who does not answer says nothing */
 	health_evaluate(&w.in, &w.r);
 	EXPECT(!find(&w, "DATA_REPAIRING"));

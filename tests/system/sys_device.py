@@ -184,6 +184,10 @@ for what, words in refusals.items():
     if asked(*words) != 5 or not lacks():
         fail(f"{what} of node {other}, with {lacks()} bytes damaged in the group of node {here}")
 watch_for("DATA_REPAIRING", lambda: "DATA_REPAIRING" in codes(third), 5)
+for what, counts in (("status", lab.json("status", node=third)["objects"]),
+                     ("volume show", lab.json("volume", "show", "bulk", node=third)["object_counts"])):
+    if counts["in_sync"] == counts["total"] and not counts["unrepaired"] and lacks():
+        fail(f"{what} says that all is well: {counts}")
 item = codes(third)["DATA_REPAIRING"]
 if item["severity"] != "warning" or f"node{here}" not in item["affected"][0]:
     fail(f"{item}")
@@ -200,10 +204,28 @@ while lacks():
 lab.in_sync(60)
 watch_for("can-stop to say yes", lambda: asked("can-stop", f"node{other}") == 0, 30)
 watch_for("DATA_REPAIRING to go", lambda: "DATA_REPAIRING" not in codes(third), 5)
+if lab.json("status", node=third)["objects"]["unrepaired"]:
+    fail("objects are still said to lack something")
 lab.do("kill", other)
 watch_for("a removal to be fine", lambda: asked(*dead) == 0, 30)
 lab.do("start", other)
 lab.in_sync(60)
+
+step("damage that is met while a node is emptied is said to be dangerous, until that is paused")
+lab.ashlar("cluster", "set", "rebuild_limit_mib_s", "1")
+lab.ashlar("node", "evacuate", f"node{other}", node=third)
+job = next(j["id"] for j in lab.json("job", "list", node=third)["jobs"] if j["kind"] == "evacuate" and j["state"] == "running")
+used = max((d for d in group(here)["devices"] if d["role"] == "capacity" and d["state"] == "ok"), key=lambda d: d["size_bytes"])
+replace(here, used["path"], fresh(here, "again", 256 * MIB))
+watch_for("it to be an error", lambda: codes(third).get("DATA_REPAIRING", {}).get("severity") == "error", 10)
+if f"job pause {job}" not in codes(third)["DATA_REPAIRING"]["command"] or \
+        f"disk group {group(here)['group']} has damage" not in (lab.json("job", "show", job, node=third)["danger"] or ""):
+    fail(f"{codes(third)} {lab.json('job', 'show', job, node=third)}")
+lab.ashlar("job", "pause", job, node=third)
+watch_for("it to be a warning", lambda: codes(third)["DATA_REPAIRING"]["severity"] == "warning", 10)
+lab.ashlar("job", "cancel", job, node=third)
+lab.ashlar("cluster", "set", "rebuild_limit_mib_s", "100")
+watch_for("DATA_REPAIRING to go", lambda: "DATA_REPAIRING" not in codes(third), 90)
 for n in (1, 2, 3):
     verify(n)
 lab.done()
