@@ -154,7 +154,7 @@ void volumes_publish(struct tier *t, uint64_t commit)
 
 bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *out)
 {
-	memset(out, 0, sizeof(*out));
+	*out = (struct store_ledger){.exact = 1}; /* where nothing is, nothing is freed */
 	for (struct tvolume *v = atomic_load(&t->shares.all); v; v = v->all_next) {
 		if (v->id != volume || volume == SHARES_UNOWNED)
 			continue;

@@ -17,7 +17,7 @@ struct store_ledger {
 	uint64_t padding_bytes, summary_bytes, dead_bytes, free_bytes, reserve_bytes;
 };
 void store_ledger(struct store *s, struct store_ledger *out);
-bool store_volume_ledger(struct store *s, uint32_t volume, struct store_ledger *out); /* false: not here */
+bool store_volume_ledger(struct store *s, uint32_t volume, struct store_ledger *out); /* false: nothing is */
 /* Each volume that has anything here, and VOLUME_UNOWNED: shared blocks whose owner has let go. These
  * are in dedup_saved of the volumes that refer to them and stored by none, so the unowned row takes them
  * out of dedup_saved again, as a negative number (two's complement). Every column of the rows then adds

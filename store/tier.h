@@ -210,7 +210,7 @@ int tier_replace(struct tier *t, unsigned index, struct device *device, int (*pu
 uint64_t tier_free_bytes(const struct tier *t);
 /* Deletes are under way that will give space back. Any thread. */
 bool tier_reclaims(const struct tier *t);
-/* The ledger as of the newest commit; any thread. False: nothing is known of this volume here. */
+/* The ledger as of the newest commit; any thread. False: nothing of this volume is here. */
 void tier_ledger(struct tier *t, struct store_ledger *out);
 bool tier_volume_ledger(struct tier *t, uint32_t volume, struct store_ledger *out);
 void tier_volume_ledgers(struct tier *t, store_ledger_fn *fn, void *arg);
