@@ -13,36 +13,272 @@
 #define COMMAND_FORMAT 1u
 #define PLACEMENT_MAX  (OBJECTS_MAX * COPIES_MAX)
 
-static const char *const kind_name[] = {
-	[CMD_CLUSTER_INIT] = "cluster-init",
-	[CMD_NODE_ADD] = "node-add",
-	[CMD_NODE_START] = "node-start",
-	[CMD_NODE_STATE] = "node-state",
-	[CMD_TOKEN_ADD] = "token-add",
-	[CMD_TOKEN_USE] = "token-use",
-	[CMD_GROUP_ADD] = "group-add",
-	[CMD_GROUP_STATE] = "group-state",
-	[CMD_REGROUP] = "regroup",
-	[CMD_VOLUME_CREATE] = "volume-create",
-	[CMD_VOLUME_RESIZE] = "volume-resize",
-	[CMD_VOLUME_DELETE] = "volume-delete",
-	[CMD_VOLUME_SET] = "volume-set",
-	[CMD_ATTACH] = "attach",
-	[CMD_DETACH] = "detach",
-	[CMD_OBJECT] = "object",
-	[CMD_SETTING] = "setting",
-	[CMD_EVENT] = "event",
-	[CMD_JOB] = "job",
-	[CMD_RENEW] = "renew",
-	[CMD_FENCE] = "fence",
-	[CMD_MAINTENANCE] = "maintenance",
-	[CMD_NODE_REMOVE] = "node-remove",
-};
+/* ---- The fields of each kind: what is written, and the same read --------------------------------- */
 
-const char *command_kind_name(uint16_t kind)
+static void write_init(const struct command *c, struct writer *w)
 {
-	return kind < ARRAY_LEN(kind_name) && kind_name[kind] ? kind_name[kind] : "unknown";
+	map_uuid_write(w, &c->init.cluster);
+	map_node_write(w, &c->init.node);
+	write_str(w, c->init.name);
 }
+
+static void read_init(struct reader *r, struct command *c, void **arena)
+{
+	map_uuid_read(r, &c->init.cluster);
+	map_node_read(r, &c->init.node);
+	read_str(r, c->init.name, sizeof(c->init.name));
+}
+
+static void write_node_add(const struct command *c, struct writer *w)
+{
+	map_node_write(w, &c->node_add.node);
+	write_str(w, c->node_add.token_sha256);
+}
+
+static void read_node_add(struct reader *r, struct command *c, void **arena)
+{
+	map_node_read(r, &c->node_add.node);
+	read_str(r, c->node_add.token_sha256, sizeof(c->node_add.token_sha256));
+}
+
+static void write_node_start(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->node_start.node);
+	write_u32(w, c->node_start.incarnation);
+	write_u32(w, c->node_start.old_incarnation);
+	write_u16(w, c->node_start.shards);
+	write_u8(w, c->node_start.roles);
+	write_u8(w, c->node_start.version_major);
+	write_u8(w, c->node_start.version_minor);
+	write_str(w, c->node_start.address);
+	write_str(w, c->node_start.admin);
+}
+
+static void read_node_start(struct reader *r, struct command *c, void **arena)
+{
+	c->node_start.node = read_u16(r);
+	c->node_start.incarnation = read_u32(r);
+	c->node_start.old_incarnation = read_u32(r);
+	c->node_start.shards = read_u16(r);
+	c->node_start.roles = read_u8(r);
+	c->node_start.version_major = read_u8(r);
+	c->node_start.version_minor = read_u8(r);
+	read_str(r, c->node_start.address, sizeof(c->node_start.address));
+	read_str(r, c->node_start.admin, sizeof(c->node_start.admin));
+}
+
+static void write_node_state(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->node_state.node);
+	write_u8(w, c->node_state.state);
+	write_u8(w, c->node_state.roles);
+}
+
+static void read_node_state(struct reader *r, struct command *c, void **arena)
+{
+	c->node_state.node = read_u16(r);
+	c->node_state.state = read_u8(r);
+	c->node_state.roles = read_u8(r);
+}
+
+static void write_node_remove(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->node_remove.node);
+	write_u32(w, c->node_remove.incarnation);
+	write_u8(w, c->node_remove.flags);
+}
+
+static void read_node_remove(struct reader *r, struct command *c, void **arena)
+{
+	c->node_remove.node = read_u16(r);
+	c->node_remove.incarnation = read_u32(r);
+	c->node_remove.flags = read_u8(r);
+}
+
+static void write_token(const struct command *c, struct writer *w)
+{
+	write_str(w, c->token.sha256);
+	write_u64(w, c->token.expires_ms);
+}
+
+static void read_token(struct reader *r, struct command *c, void **arena)
+{
+	read_str(r, c->token.sha256, sizeof(c->token.sha256));
+	c->token.expires_ms = read_u64(r);
+}
+
+static void write_group_add(const struct command *c, struct writer *w)
+{
+	map_uuid_write(w, &c->group_add.uuid);
+	write_u16(w, c->group_add.node);
+	write_u32(w, c->group_add.incarnation);
+	write_u64(w, c->group_add.raw_bytes);
+}
+
+static void read_group_add(struct reader *r, struct command *c, void **arena)
+{
+	map_uuid_read(r, &c->group_add.uuid);
+	c->group_add.node = read_u16(r);
+	c->group_add.incarnation = read_u32(r);
+	c->group_add.raw_bytes = read_u64(r);
+}
+
+static void write_group_state(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->group_state.group);
+	write_u8(w, c->group_state.state);
+	write_u8(w, c->group_state.free_steps);
+	write_u32(w, c->group_state.incarnation);
+}
+
+static void read_group_state(struct reader *r, struct command *c, void **arena)
+{
+	c->group_state.group = read_u16(r);
+	c->group_state.state = read_u8(r);
+	c->group_state.free_steps = read_u8(r);
+	c->group_state.incarnation = read_u32(r);
+}
+
+static void write_regroup(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->regroup.group);
+	write_u16(w, c->regroup.node);
+	write_u32(w, c->regroup.old_incarnation);
+	write_u32(w, c->regroup.new_incarnation);
+	write_u8(w, c->regroup.keeps_pages);
+}
+
+static void read_regroup(struct reader *r, struct command *c, void **arena)
+{
+	c->regroup.group = read_u16(r);
+	c->regroup.node = read_u16(r);
+	c->regroup.old_incarnation = read_u32(r);
+	c->regroup.new_incarnation = read_u32(r);
+	c->regroup.keeps_pages = read_u8(r) != 0;
+}
+
+#define PLACEMENT_SIZE 6u
+
+static void write_volume(const struct command *c, struct writer *w)
+{
+	map_volume_write(w, &c->volume.volume);
+	write_u32(w, c->volume.first_object);
+	write_u32(w, c->volume.placement_count);
+	for (unsigned i = 0; i < c->volume.placement_count; i++) {
+		write_u16(w, c->volume.placement[i].group);
+		write_u32(w, c->volume.placement[i].group_incarnation);
+	}
+}
+
+static void read_volume(struct reader *r, struct command *c, void **arena)
+{
+	unsigned count;
+
+	map_volume_read(r, &c->volume.volume, false);
+	c->volume.first_object = read_u32(r);
+	count = read_u32(r);
+	if (count > PLACEMENT_MAX || reader_left(r) < (size_t)count * PLACEMENT_SIZE) {
+		r->bad = true;
+		return;
+	}
+	c->volume.placement_count = count;
+	c->volume.placement = *arena = xcalloc(count + 1, sizeof(*c->volume.placement));
+	for (unsigned i = 0; i < count; i++) {
+		c->volume.placement[i].group = read_u16(r);
+		c->volume.placement[i].group_incarnation = read_u32(r);
+	}
+}
+
+static void write_volume_delete(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->volume_delete.id);
+}
+
+static void read_volume_delete(struct reader *r, struct command *c, void **arena)
+{
+	c->volume_delete.id = read_u32(r);
+}
+
+static void write_volume_set(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->volume_set.id);
+	write_u8(w, c->volume_set.set_mask);
+	write_u8(w, c->volume_set.flags);
+	write_u8(w, c->volume_set.min_in_sync);
+}
+
+static void read_volume_set(struct reader *r, struct command *c, void **arena)
+{
+	c->volume_set.id = read_u32(r);
+	c->volume_set.set_mask = read_u8(r);
+	c->volume_set.flags = read_u8(r);
+	c->volume_set.min_in_sync = read_u8(r);
+}
+
+static void write_attach(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->attach.volume);
+	write_u8(w, c->attach.mode);
+	write_u8(w, c->attach.steal);
+	write_str(w, c->attach.holder);
+}
+
+static void read_attach(struct reader *r, struct command *c, void **arena)
+{
+	c->attach.volume = read_u32(r);
+	c->attach.mode = read_u8(r);
+	c->attach.steal = read_u8(r) != 0;
+	read_str(r, c->attach.holder, sizeof(c->attach.holder));
+}
+
+static void write_detach(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->detach.attachment);
+}
+
+static void read_detach(struct reader *r, struct command *c, void **arena)
+{
+	c->detach.attachment = read_u32(r);
+}
+
+static void write_renew(const struct command *c, struct writer *w)
+{
+	write_u16(w, (uint16_t)c->renew.count);
+	for (unsigned i = 0; i < c->renew.count; i++)
+		write_u32(w, c->renew.attachment[i]);
+}
+
+static void read_renew(struct reader *r, struct command *c, void **arena)
+{
+	unsigned count = read_u16(r);
+
+	if (count > RENEW_MAX || reader_left(r) < (size_t)count * 4) {
+		r->bad = true;
+		return;
+	}
+	c->renew.count = count;
+	c->renew.attachment = *arena = xcalloc(count + 1, sizeof(*c->renew.attachment));
+	for (unsigned i = 0; i < count; i++)
+		c->renew.attachment[i] = read_u32(r);
+}
+
+static void write_fence(const struct command *c, struct writer *w)
+{
+	write_u32(w, c->fence.volume);
+	write_u32(w, c->fence.newest);
+	write_u8(w, c->fence.expired_only);
+	write_str(w, c->fence.holder);
+}
+
+static void read_fence(struct reader *r, struct command *c, void **arena)
+{
+	c->fence.volume = read_u32(r);
+	c->fence.newest = read_u32(r);
+	c->fence.expired_only = read_u8(r) != 0;
+	read_str(r, c->fence.holder, sizeof(c->fence.holder));
+}
+
+#define CHANGE_SIZE 32u
 
 static void write_changes(const struct command *c, struct writer *w)
 {
@@ -61,185 +297,6 @@ static void write_changes(const struct command *c, struct writer *w)
 		write_u32(w, ch->incarnation);
 		write_u16(w, ch->proposer);
 	}
-}
-#define CHANGE_SIZE 32u
-
-static void write_renew(const struct command *c, struct writer *w)
-{
-	write_u16(w, (uint16_t)c->renew.count);
-	for (unsigned i = 0; i < c->renew.count; i++)
-		write_u32(w, c->renew.attachment[i]);
-}
-
-static void write_fence(const struct command *c, struct writer *w)
-{
-	write_u32(w, c->fence.volume);
-	write_u32(w, c->fence.newest);
-	write_u8(w, c->fence.expired_only);
-	write_str(w, c->fence.holder);
-}
-
-static void write_job(const struct job_change *j, struct writer *w)
-{
-	write_u8(w, j->op);
-	write_u8(w, j->kind);
-	write_u16(w, j->node);
-	write_u16(w, j->group);
-	write_u32(w, j->id);
-	write_u32(w, j->total);
-	write_str(w, j->note);
-}
-
-static void read_job(struct reader *r, struct job_change *j)
-{
-	j->op = read_u8(r);
-	j->kind = read_u8(r);
-	j->node = read_u16(r);
-	j->group = read_u16(r);
-	j->id = read_u32(r);
-	j->total = read_u32(r);
-	read_str(r, j->note, sizeof(j->note));
-}
-
-static void write_volume(const struct command *c, struct writer *w)
-{
-	map_volume_write(w, &c->volume.volume);
-	write_u32(w, c->volume.first_object);
-	write_u32(w, c->volume.placement_count);
-	for (unsigned i = 0; i < c->volume.placement_count; i++) {
-		write_u16(w, c->volume.placement[i].group);
-		write_u32(w, c->volume.placement[i].group_incarnation);
-	}
-}
-#define PLACEMENT_SIZE 6u
-
-static void write_node_start(const struct command *c, struct writer *w)
-{
-	write_u16(w, c->node_start.node);
-	write_u32(w, c->node_start.incarnation);
-	write_u32(w, c->node_start.old_incarnation);
-	write_u16(w, c->node_start.shards);
-	write_u8(w, c->node_start.roles);
-	write_u8(w, c->node_start.version_major);
-	write_u8(w, c->node_start.version_minor);
-	write_str(w, c->node_start.address);
-	write_str(w, c->node_start.admin);
-}
-
-static void write_group_fields(const struct command *c, struct writer *w)
-{
-	if (c->kind == CMD_GROUP_ADD) {
-		map_uuid_write(w, &c->group_add.uuid);
-		write_u16(w, c->group_add.node);
-		write_u32(w, c->group_add.incarnation);
-		write_u64(w, c->group_add.raw_bytes);
-	} else if (c->kind == CMD_GROUP_STATE) {
-		write_u16(w, c->group_state.group);
-		write_u8(w, c->group_state.state);
-		write_u8(w, c->group_state.free_steps);
-		write_u32(w, c->group_state.incarnation);
-	} else {
-		write_u16(w, c->regroup.group);
-		write_u16(w, c->regroup.node);
-		write_u32(w, c->regroup.old_incarnation);
-		write_u32(w, c->regroup.new_incarnation);
-		write_u8(w, c->regroup.keeps_pages);
-	}
-}
-
-void command_encode(const struct command *c, struct writer *w)
-{
-	size_t start = w->len;
-
-	write_u16(w, c->kind);
-	write_u16(w, COMMAND_FORMAT);
-	write_u64(w, c->time_ms);
-	write_str(w, c->actor);
-	switch ((enum command_kind)c->kind) {
-	case CMD_CLUSTER_INIT:
-		map_uuid_write(w, &c->init.cluster);
-		map_node_write(w, &c->init.node);
-		write_str(w, c->init.name);
-		break;
-	case CMD_NODE_ADD:
-		map_node_write(w, &c->node_add.node);
-		write_str(w, c->node_add.token_sha256);
-		break;
-	case CMD_NODE_START:
-		write_node_start(c, w);
-		break;
-	case CMD_NODE_STATE:
-		write_u16(w, c->node_state.node);
-		write_u8(w, c->node_state.state);
-		write_u8(w, c->node_state.roles);
-		break;
-	case CMD_TOKEN_ADD:
-	case CMD_TOKEN_USE:
-		write_str(w, c->token.sha256);
-		write_u64(w, c->token.expires_ms);
-		break;
-	case CMD_GROUP_ADD:
-	case CMD_GROUP_STATE:
-	case CMD_REGROUP:
-		write_group_fields(c, w);
-		break;
-	case CMD_VOLUME_CREATE:
-	case CMD_VOLUME_RESIZE:
-		write_volume(c, w);
-		break;
-	case CMD_VOLUME_DELETE:
-		write_u32(w, c->volume_delete.id);
-		break;
-	case CMD_VOLUME_SET:
-		write_u32(w, c->volume_set.id);
-		write_u8(w, c->volume_set.set_mask);
-		write_u8(w, c->volume_set.flags);
-		write_u8(w, c->volume_set.min_in_sync);
-		break;
-	case CMD_ATTACH:
-		write_u32(w, c->attach.volume);
-		write_u8(w, c->attach.mode);
-		write_u8(w, c->attach.steal);
-		write_str(w, c->attach.holder);
-		break;
-	case CMD_DETACH:
-		write_u32(w, c->detach.attachment);
-		break;
-	case CMD_OBJECT:
-		write_changes(c, w);
-		break;
-	case CMD_SETTING:
-		write_str(w, c->setting.key);
-		write_str(w, c->setting.value);
-		break;
-	case CMD_EVENT:
-		write_str(w, c->event.code);
-		write_str(w, c->event.text);
-		write_u8(w, c->event.severity);
-		break;
-	case CMD_RENEW:
-		write_renew(c, w);
-		break;
-	case CMD_FENCE:
-		write_fence(c, w);
-		break;
-	case CMD_MAINTENANCE:
-		write_u16(w, c->maintenance.node);
-		write_u8(w, c->maintenance.op);
-		write_u32(w, c->maintenance.ttl_s);
-		write_str(w, c->maintenance.reason);
-		break;
-	case CMD_JOB:
-		write_job(&c->job, w);
-		break;
-	case CMD_NODE_REMOVE:
-		write_u16(w, c->node_remove.node);
-		write_u32(w, c->node_remove.incarnation);
-		write_u8(w, c->node_remove.flags);
-		break;
-	}
-	while ((w->len - start) % 8 && !w->bad)
-		write_u8(w, 0);
 }
 
 static void read_changes(struct reader *r, struct command *c, void **arena)
@@ -268,167 +325,129 @@ static void read_changes(struct reader *r, struct command *c, void **arena)
 	}
 }
 
-static void read_renew(struct reader *r, struct command *c, void **arena)
+static void write_setting(const struct command *c, struct writer *w)
 {
-	unsigned count = read_u16(r);
-
-	if (count > RENEW_MAX || reader_left(r) < (size_t)count * 4) {
-		r->bad = true;
-		return;
-	}
-	c->renew.count = count;
-	c->renew.attachment = *arena = xcalloc(count + 1, sizeof(*c->renew.attachment));
-	for (unsigned i = 0; i < count; i++)
-		c->renew.attachment[i] = read_u32(r);
+	write_str(w, c->setting.key);
+	write_str(w, c->setting.value);
 }
 
-static void read_fence(struct reader *r, struct command *c)
+static void read_setting(struct reader *r, struct command *c, void **arena)
 {
-	c->fence.volume = read_u32(r);
-	c->fence.newest = read_u32(r);
-	c->fence.expired_only = read_u8(r) != 0;
-	read_str(r, c->fence.holder, sizeof(c->fence.holder));
+	read_str(r, c->setting.key, sizeof(c->setting.key));
+	read_str(r, c->setting.value, sizeof(c->setting.value));
 }
 
-static void read_volume(struct reader *r, struct command *c, void **arena)
+static void write_event(const struct command *c, struct writer *w)
 {
-	unsigned count;
-
-	map_volume_read(r, &c->volume.volume, false);
-	c->volume.first_object = read_u32(r);
-	count = read_u32(r);
-	if (count > PLACEMENT_MAX || reader_left(r) < (size_t)count * PLACEMENT_SIZE) {
-		r->bad = true;
-		return;
-	}
-	c->volume.placement_count = count;
-	c->volume.placement = *arena = xcalloc(count + 1, sizeof(*c->volume.placement));
-	for (unsigned i = 0; i < count; i++) {
-		c->volume.placement[i].group = read_u16(r);
-		c->volume.placement[i].group_incarnation = read_u32(r);
-	}
+	write_str(w, c->event.code);
+	write_str(w, c->event.text);
+	write_u8(w, c->event.severity);
 }
 
-static void read_node_start(struct reader *r, struct command *c)
+static void read_event(struct reader *r, struct command *c, void **arena)
 {
-	c->node_start.node = read_u16(r);
-	c->node_start.incarnation = read_u32(r);
-	c->node_start.old_incarnation = read_u32(r);
-	c->node_start.shards = read_u16(r);
-	c->node_start.roles = read_u8(r);
-	c->node_start.version_major = read_u8(r);
-	c->node_start.version_minor = read_u8(r);
-	read_str(r, c->node_start.address, sizeof(c->node_start.address));
-	read_str(r, c->node_start.admin, sizeof(c->node_start.admin));
+	read_str(r, c->event.code, sizeof(c->event.code));
+	read_str(r, c->event.text, sizeof(c->event.text));
+	c->event.severity = read_u8(r);
 }
 
-static void read_group_fields(struct reader *r, struct command *c)
+static void write_job(const struct command *c, struct writer *w)
 {
-	if (c->kind == CMD_GROUP_ADD) {
-		map_uuid_read(r, &c->group_add.uuid);
-		c->group_add.node = read_u16(r);
-		c->group_add.incarnation = read_u32(r);
-		c->group_add.raw_bytes = read_u64(r);
-	} else if (c->kind == CMD_GROUP_STATE) {
-		c->group_state.group = read_u16(r);
-		c->group_state.state = read_u8(r);
-		c->group_state.free_steps = read_u8(r);
-		c->group_state.incarnation = read_u32(r);
-	} else {
-		c->regroup.group = read_u16(r);
-		c->regroup.node = read_u16(r);
-		c->regroup.old_incarnation = read_u32(r);
-		c->regroup.new_incarnation = read_u32(r);
-		c->regroup.keeps_pages = read_u8(r) != 0;
-	}
+	write_u8(w, c->job.op);
+	write_u8(w, c->job.kind);
+	write_u16(w, c->job.node);
+	write_u16(w, c->job.group);
+	write_u32(w, c->job.id);
+	write_u32(w, c->job.total);
+	write_str(w, c->job.note);
 }
 
-/* The volume commands' and small ones' fields. */
-static void read_fields(struct reader *r, struct command *c, void **arena)
+static void read_job(struct reader *r, struct command *c, void **arena)
 {
-	switch ((enum command_kind)c->kind) {
-	case CMD_CLUSTER_INIT:
-		map_uuid_read(r, &c->init.cluster);
-		map_node_read(r, &c->init.node);
-		read_str(r, c->init.name, sizeof(c->init.name));
-		break;
-	case CMD_NODE_ADD:
-		map_node_read(r, &c->node_add.node);
-		read_str(r, c->node_add.token_sha256, sizeof(c->node_add.token_sha256));
-		break;
-	case CMD_NODE_START:
-		read_node_start(r, c);
-		break;
-	case CMD_NODE_STATE:
-		c->node_state.node = read_u16(r);
-		c->node_state.state = read_u8(r);
-		c->node_state.roles = read_u8(r);
-		break;
-	case CMD_TOKEN_ADD:
-	case CMD_TOKEN_USE:
-		read_str(r, c->token.sha256, sizeof(c->token.sha256));
-		c->token.expires_ms = read_u64(r);
-		break;
-	case CMD_GROUP_ADD:
-	case CMD_GROUP_STATE:
-	case CMD_REGROUP:
-		read_group_fields(r, c);
-		break;
-	case CMD_VOLUME_CREATE:
-	case CMD_VOLUME_RESIZE:
-		read_volume(r, c, arena);
-		break;
-	case CMD_VOLUME_DELETE:
-		c->volume_delete.id = read_u32(r);
-		break;
-	case CMD_VOLUME_SET:
-		c->volume_set.id = read_u32(r);
-		c->volume_set.set_mask = read_u8(r);
-		c->volume_set.flags = read_u8(r);
-		c->volume_set.min_in_sync = read_u8(r);
-		break;
-	case CMD_ATTACH:
-		c->attach.volume = read_u32(r);
-		c->attach.mode = read_u8(r);
-		c->attach.steal = read_u8(r) != 0;
-		read_str(r, c->attach.holder, sizeof(c->attach.holder));
-		break;
-	case CMD_DETACH:
-		c->detach.attachment = read_u32(r);
-		break;
-	case CMD_OBJECT:
-		read_changes(r, c, arena);
-		break;
-	case CMD_SETTING:
-		read_str(r, c->setting.key, sizeof(c->setting.key));
-		read_str(r, c->setting.value, sizeof(c->setting.value));
-		break;
-	case CMD_EVENT:
-		read_str(r, c->event.code, sizeof(c->event.code));
-		read_str(r, c->event.text, sizeof(c->event.text));
-		c->event.severity = read_u8(r);
-		break;
-	case CMD_RENEW:
-		read_renew(r, c, arena);
-		break;
-	case CMD_FENCE:
-		read_fence(r, c);
-		break;
-	case CMD_MAINTENANCE:
-		c->maintenance.node = read_u16(r);
-		c->maintenance.op = read_u8(r);
-		c->maintenance.ttl_s = read_u32(r);
-		read_str(r, c->maintenance.reason, sizeof(c->maintenance.reason));
-		break;
-	case CMD_JOB:
-		read_job(r, &c->job);
-		break;
-	case CMD_NODE_REMOVE:
-		c->node_remove.node = read_u16(r);
-		c->node_remove.incarnation = read_u32(r);
-		c->node_remove.flags = read_u8(r);
-		break;
-	}
+	c->job.op = read_u8(r);
+	c->job.kind = read_u8(r);
+	c->job.node = read_u16(r);
+	c->job.group = read_u16(r);
+	c->job.id = read_u32(r);
+	c->job.total = read_u32(r);
+	read_str(r, c->job.note, sizeof(c->job.note));
+}
+
+static void write_maintenance(const struct command *c, struct writer *w)
+{
+	write_u16(w, c->maintenance.node);
+	write_u8(w, c->maintenance.op);
+	write_u32(w, c->maintenance.ttl_s);
+	write_str(w, c->maintenance.reason);
+}
+
+static void read_maintenance(struct reader *r, struct command *c, void **arena)
+{
+	c->maintenance.node = read_u16(r);
+	c->maintenance.op = read_u8(r);
+	c->maintenance.ttl_s = read_u32(r);
+	read_str(r, c->maintenance.reason, sizeof(c->maintenance.reason));
+}
+
+/* ---- All kinds ---------------------------------------------------------------------------------- */
+
+/* What is not here is refused as a later version's. */
+static const struct kind {
+	const char *name;
+	void (*write)(const struct command *c, struct writer *w);
+	/* An array of the command is allocated as *arena; each has one at most. */
+	void (*read)(struct reader *r, struct command *c, void **arena);
+} kinds[] = {
+	[CMD_CLUSTER_INIT] = {"cluster-init", write_init, read_init},
+	[CMD_NODE_ADD] = {"node-add", write_node_add, read_node_add},
+	[CMD_NODE_START] = {"node-start", write_node_start, read_node_start},
+	[CMD_NODE_STATE] = {"node-state", write_node_state, read_node_state},
+	[CMD_TOKEN_ADD] = {"token-add", write_token, read_token},
+	[CMD_TOKEN_USE] = {"token-use", write_token, read_token},
+	[CMD_GROUP_ADD] = {"group-add", write_group_add, read_group_add},
+	[CMD_GROUP_STATE] = {"group-state", write_group_state, read_group_state},
+	[CMD_REGROUP] = {"regroup", write_regroup, read_regroup},
+	[CMD_VOLUME_CREATE] = {"volume-create", write_volume, read_volume},
+	[CMD_VOLUME_RESIZE] = {"volume-resize", write_volume, read_volume},
+	[CMD_VOLUME_DELETE] = {"volume-delete", write_volume_delete, read_volume_delete},
+	[CMD_VOLUME_SET] = {"volume-set", write_volume_set, read_volume_set},
+	[CMD_ATTACH] = {"attach", write_attach, read_attach},
+	[CMD_DETACH] = {"detach", write_detach, read_detach},
+	[CMD_OBJECT] = {"object", write_changes, read_changes},
+	[CMD_SETTING] = {"setting", write_setting, read_setting},
+	[CMD_EVENT] = {"event", write_event, read_event},
+	[CMD_JOB] = {"job", write_job, read_job},
+	[CMD_RENEW] = {"renew", write_renew, read_renew},
+	[CMD_FENCE] = {"fence", write_fence, read_fence},
+	[CMD_MAINTENANCE] = {"maintenance", write_maintenance, read_maintenance},
+	[CMD_NODE_REMOVE] = {"node-remove", write_node_remove, read_node_remove},
+};
+
+static const struct kind *kind_of(uint16_t kind)
+{
+	return kind < ARRAY_LEN(kinds) && kinds[kind].name ? &kinds[kind] : NULL;
+}
+
+const char *command_kind_name(uint16_t kind)
+{
+	const struct kind *k = kind_of(kind);
+
+	return k ? k->name : "unknown";
+}
+
+void command_encode(const struct command *c, struct writer *w)
+{
+	const struct kind *k = kind_of(c->kind);
+	size_t start = w->len;
+
+	write_u16(w, c->kind);
+	write_u16(w, COMMAND_FORMAT);
+	write_u64(w, c->time_ms);
+	write_str(w, c->actor);
+	if (k)
+		k->write(c, w);
+	while ((w->len - start) % 8 && !w->bad)
+		write_u8(w, 0);
 }
 
 /* Only zeroes up to the next multiple of 8, and nothing else. */
@@ -445,6 +464,7 @@ static bool padding_ok(struct reader *r, size_t used)
 int command_decode(struct reader *r, struct command *out, void **arena)
 {
 	const uint8_t *start = r->p;
+	const struct kind *k;
 	uint16_t format;
 
 	memset(out, 0, sizeof(*out));
@@ -455,9 +475,10 @@ int command_decode(struct reader *r, struct command *out, void **arena)
 	read_str(r, out->actor, sizeof(out->actor));
 	if (r->bad)
 		return -ERR_PROTOCOL;
-	if (format != COMMAND_FORMAT || !strcmp(command_kind_name(out->kind), "unknown"))
+	k = kind_of(out->kind);
+	if (format != COMMAND_FORMAT || !k)
 		return -ERR_VERSION;
-	read_fields(r, out, arena);
+	k->read(r, out, arena);
 	if (r->bad || !padding_ok(r, (size_t)(r->p - start))) {
 		free(*arena);
 		*arena = NULL;
