@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "node/base/text.h"
+
 #define VOLUME_FLAGS_ALL (VOLUME_COMPRESSION | VOLUME_DEDUP)
 
 static bool group_usable(const struct map *m, const struct map_group *g)
@@ -129,6 +131,8 @@ static int policy_check(const char *name, unsigned copies, unsigned min_in_sync,
 
 static int size_check(const char *name, uint64_t size, struct command_result *out)
 {
+	char text[24];
+
 	if (!size || size % 4096)
 		return state_refuse(out, -ERR_INVALID,
 				    "volume %s: size %llu is not a multiple of 4096 bytes above "
@@ -136,9 +140,8 @@ static int size_check(const char *name, uint64_t size, struct command_result *ou
 				    name, (unsigned long long)size);
 	if (size > VOLUME_SIZE_MAX)
 		return state_refuse(out, -ERR_LIMIT,
-				    "volume %s: size %llu is beyond the limit of %llu bytes "
-				    "(64 TiB): make several",
-				    name, (unsigned long long)size, VOLUME_SIZE_MAX);
+				    "volume %s: size %s is beyond the limit of 64 TiB: make several", name,
+				    bytes_text(size, text));
 	return 0;
 }
 
@@ -226,6 +229,7 @@ int state_volume_resize(struct state *s, const struct command *c, struct command
 {
 	struct map_volume *v = map_volume(&s->map, c->volume.volume.id);
 	uint64_t size = c->volume.volume.size;
+	char has[24], wants[24];
 	uint32_t objects;
 	int rc;
 
@@ -238,9 +242,10 @@ int state_volume_resize(struct state *s, const struct command *c, struct command
 		return rc;
 	if (size < v->size)
 		return state_refuse(out, -ERR_INVALID,
-				    "volume %s has %llu bytes and cannot shrink to %llu: create "
+				    "volume %s has %s and cannot shrink to %s (%llu and %llu bytes): create "
 				    "a smaller volume and copy",
-				    v->name, (unsigned long long)v->size, (unsigned long long)size);
+				    v->name, bytes_text(v->size, has), bytes_text(size, wants),
+				    (unsigned long long)v->size, (unsigned long long)size);
 	if (size == v->size)
 		return 0;
 	objects = volume_objects_for(size, v->object_size, v->stripe_count);

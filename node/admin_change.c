@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "node/admin_impl.h"
+#include "node/base/text.h"
 
 #define DETACH_LOOK_US 50000u
 #define DETACH_LOOKS   20u
@@ -93,14 +94,16 @@ static uint64_t default_copies(const struct areq *q)
 /* False: the request was answered. */
 static bool size_ok(struct areq *q, uint64_t size)
 {
+	char text[24];
+
 	if (size > VOLUME_SIZE_MAX)
 		admin_fail(q, -ERR_INVALID,
-			   "size_bytes is %llu, and a volume has at most %llu (64 TiB): make several",
-			   (unsigned long long)size, VOLUME_SIZE_MAX);
+			   "size_bytes is %s, and a volume has at most 64 TiB: make several",
+			   bytes_text(size, text));
 	else if (!size || size % 4096)
 		admin_fail(q, -ERR_INVALID,
-			   "size_bytes must be a multiple of 4096 from 4096 to %llu (64 TiB), not %llu",
-			   VOLUME_SIZE_MAX, (unsigned long long)size);
+			   "size_bytes must be a multiple of 4096 from 4096 on, at most 64 TiB, not %llu",
+			   (unsigned long long)size);
 	return size && size % 4096 == 0 && size <= VOLUME_SIZE_MAX;
 }
 

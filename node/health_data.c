@@ -374,6 +374,7 @@ static void check_repairing(struct ctx *c)
 	uint64_t bytes = 0;
 	unsigned first = 0;
 	bool device = false;
+	char text[24];
 
 	for (unsigned k = 0; k < c->in->group_count; k++) {
 		const struct health_group *g = &c->in->groups[k];
@@ -394,8 +395,8 @@ static void check_repairing(struct ctx *c)
 		SAY(i->caused_by, "DISK_MISSING");
 	else if (listed(c, "DATA_CORRUPT_UNREPAIRABLE")) /* to wait is not enough */
 		SAY(i->caused_by, "DATA_CORRUPT_UNREPAIRABLE");
-	SAY(i->summary, "%llu KiB of %u disk group%s are damaged and fetched again from other replicas",
-	    (unsigned long long)(bytes + 1023) / 1024, i->count, i->count == 1 ? "" : "s");
+	SAY(i->summary, "%s of %u disk group%s are damaged and fetched again from other replicas",
+	    bytes_text(bytes, text), i->count, i->count == 1 ? "" : "s");
 	if (beside) {
 		i->severity = HEALTH_ERROR;
 		SAY(i->risk,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "node/base/err.h"
+#include "node/base/text.h"
 #include "node/health.h"
 
 struct ctx {

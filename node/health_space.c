@@ -12,17 +12,6 @@ static bool group_counts(const struct health_group *g)
 	return g->known && g->open && !g->failed && g->data_bytes;
 }
 
-static void bytes_say(char *out, size_t len, uint64_t bytes)
-{
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	double v = (double)bytes;
-	unsigned u = 0;
-
-	for (; v >= 1024 && u < ARRAY_LEN(units) - 1; u++)
-		v /= 1024;
-	snprintf(out, len, "%.1f %s", v, units[u]);
-}
-
 /* "deleting vm1 frees 3.1 GiB, vm2 at least 1.0 GiB": what to look at first. */
 static void say_reclaim(const struct ctx *c, struct health_item *i, const char *otherwise)
 {
@@ -33,7 +22,7 @@ static void say_reclaim(const struct ctx *c, struct health_item *i, const char *
 		const struct health_reclaim *r = &c->in->reclaim[k];
 		char bytes[24];
 
-		bytes_say(bytes, sizeof(bytes), r->bytes);
+		bytes_text(r->bytes, bytes);
 		n += (size_t)snprintf(i->command + n, sizeof(i->command) - n, "%s%.40s frees %s%s",
 				      k ? ", " : "ashlar volume list   # deleting ", r->name,
 				      r->exact ? "" : "at least ", bytes);
@@ -169,8 +158,8 @@ static void check_rebuild_room(struct ctx *c, const struct fault_space *worst, c
 		return;
 	i = add_item(c, "SPACE_REBUILD_RESERVE", HEALTH_WARNING);
 	affect(i, "%s", worst->name);
-	bytes_say(need, sizeof(need), worst->used);
-	bytes_say(room, sizeof(room), left);
+	bytes_text(worst->used, need);
+	bytes_text(left, room);
 	SAY(i->summary,
 	    "%.50s has %s of copies, and the others have room for %s: they could not be made "
 	    "again",
@@ -198,8 +187,8 @@ static void check_overcommit(struct ctx *c, const struct fault_space *all)
 		return;
 	i = add_item(c, "OVERCOMMIT", HEALTH_WARNING);
 	i->count = 1;
-	bytes_say(a, sizeof(a), provisioned);
-	bytes_say(b, sizeof(b), all->data);
+	bytes_text(provisioned, a);
+	bytes_text(all->data, b);
 	SAY(i->summary, "volumes are promised %s with their copies, more than %u %% of the %s there is", a,
 	    OVERCOMMIT_PERCENT, b);
 	SAY(i->risk, "guests that fill their volumes meet ENOSPC long before");

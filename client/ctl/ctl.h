@@ -8,6 +8,7 @@
 
 #include "node/base/check.h"
 #include "node/base/json.h"
+#include "node/base/text.h"
 
 /* Exit codes: part of the interface, scripts and playbooks depend on them. */
 enum ctl_exit {
@@ -104,7 +105,6 @@ int ctl_list(struct ctl *c, const struct list_view *v) MUST_USE;
 int ctl_show(struct ctl *c, const char *path, void (*print)(const struct json *j)) MUST_USE;
 void add_bytes(struct table *t, int64_t bytes); /* one cell */
 void print_json(const struct json *j);
-const char *bytes_text(uint64_t bytes, char out[24]);	/* "1.5 GiB" */
 const char *age_text(uint64_t seconds, char out[24]);	/* "3 m", "2 d" */
 const char *str_or(const struct json *j, const char *key, const char *otherwise);
 void print_source(const struct json *answer); /* "from n2, map 12, 0.1 s old" */

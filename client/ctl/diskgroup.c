@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/ctl/ctl.h"
 
@@ -360,6 +361,31 @@ static int call_reduce(struct ctl *c, const struct group_call *k, const char *pa
 	}
 }
 
+#define REMOVED_LOOKS 3u
+
+/* Whether a group that a call failed for is not in the cluster any more; the removal that made it fail may be
+ * known a moment later. */
+static bool was_removed(struct ctl *c, int rc, uint64_t group)
+{
+	if (rc != CTL_UNREACHABLE && rc != CTL_NOT_FOUND)
+		return false;
+	for (unsigned look = 0; look < REMOVED_LOOKS; look++) {
+		struct json *j;
+		bool there = false;
+
+		if (look)
+			sleep(1);
+		if (ctl_call(c, "GET", "/v1/diskgroups", NULL, &j) != CTL_OK)
+			return false;
+		for (size_t i = 0; i < json_len(json_get(j, "diskgroups")); i++)
+			there |= json_u64(json_at(json_get(j, "diskgroups"), i), "group", 0) == group;
+		json_free(j);
+		if (!there)
+			return true;
+	}
+	return false;
+}
+
 /* One group, or all that can be reached, one after the other; with JSON a list of the answers. */
 static int on_groups(struct ctl *c, const char *number, const struct group_call *k)
 {
@@ -389,6 +415,10 @@ static int on_groups(struct ctl *c, const char *number, const struct group_call 
 			rc = c->json ? (json_u64(j, "differences", 0) ? CTL_REFUSED : CTL_OK)
 				     : k->print(j);
 			json_add(all, j);
+		}
+		if (!number && was_removed(c, rc, json_u64(json_at(list, i), "group", 0))) {
+			fprintf(stderr, "ashlar: disk group %s was removed meanwhile: it is left out\n", id);
+			rc = CTL_OK;
 		}
 		worst = rc == CTL_OK ? worst : rc;
 	}

@@ -8,6 +8,7 @@
 #include "node/base/pool.h"
 #include "node/base/rng.h"
 #include "node/base/steps.h"
+#include "node/base/text.h"
 #include "node/base/uuid.h"
 #include "tests/lib/test.h"
 
@@ -296,4 +297,15 @@ TEST(json, values_survive_text)
 	json_free(back);
 	EXPECT(!json_parse("{\"a\":", 5, err, sizeof(err)));
 	EXPECT(strstr(err, "line 1"));
+}
+
+TEST(text, bytes_for_people)
+{
+	char out[24];
+
+	EXPECT_STR(bytes_text(0, out), "0 B");
+	EXPECT_STR(bytes_text(1023, out), "1023 B");
+	EXPECT_STR(bytes_text(1536, out), "1.5 KiB");
+	EXPECT_STR(bytes_text(64ull << 40, out), "64.0 TiB");
+	EXPECT_STR(bytes_text(UINT64_MAX, out), "16384.0 PiB");
 }

@@ -300,6 +300,17 @@ def others():
     expect(ashlar("diskgroup", "verify", "1"), 1, out="2 DIFFERENCES")
     answers[("POST", "/v1/diskgroups/1/verify")] = (503, {"error": "UNAVAILABLE", "message": "node n1 cannot be reached"})
     expect(ashlar("diskgroup", "verify", "--all"), 6, err="cannot be reached")
+    # One that was removed meanwhile is left out, and the rest goes on.
+    group = lambda i: {"group": i, "node": f"n{i}", "state": "active", "reachable": True}
+    answers[("GET", "/v1/diskgroups")] = [(200, {"diskgroups": [group(1), group(2)]}), (200, {"diskgroups": [group(1), group(2)]}),
+                                          (200, {"diskgroups": [group(2)]})]
+    answers[("POST", "/v1/diskgroups/1/flush")] = (503, {"error": "UNAVAILABLE", "message": "node n1 cannot be reached"})
+    answers[("POST", "/v1/diskgroups/2/flush")] = (200, {"group": 2, "node": "n2", "took_ms": 1500})
+    r = ashlar("diskgroup", "flush", "--all")
+    expect(r, 0, out="disk group 2 on n2")
+    check("disk group 1 was removed meanwhile" in r.stderr, r.stderr)
+    answers[("GET", "/v1/diskgroups")] = (200, {"diskgroups": [group(1), group(2)]})
+    expect(ashlar("diskgroup", "flush", "--all"), 6, out="disk group 2 on n2")
     answers[("GET", "/v1/ops")] = (200, {"ops": [{"age_us": 1500, "node": "n1", "kind": "write", "waits_for": "replica 2"}]})
     expect(ashlar("ops"), 0, out="replica 2")
     answers[("GET", "/v1/events")] = (200, {"events": [{"time_ms": 0, "code": "X", "severity": "info", "text": "hello"}]})

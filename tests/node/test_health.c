@@ -825,7 +825,7 @@ TEST(health, damage_that_waits_for_repair)
 	EXPECT_EQ(w.r.overall, HEALTH_WARNING);
 	i = must(&w, "DATA_REPAIRING");
 	EXPECT_STR(i->affected[0], "group 2 on n2");
-	EXPECT(strstr(i->summary, "204800 KiB of 1 disk group are"));
+	EXPECT(strstr(i->summary, "200.0 MiB of 1 disk group are"));
 	EXPECT(strstr(i->risk, "one good copy") && strstr(i->command, "scrub status 2"));
 	/* What nobody can repair stays: to wait is not what helps. */
 	w.hn[1].lost_blocks = 1;

@@ -69,7 +69,7 @@ def volumes():
     refused("unknown volume, resize", 3, none, "volume", "resize", "nope", "1G")
     refused("size 0", 2, ["\"0\"", "e.g."], "volume", "create", "x", "--size", "0")
     refused("no multiple of 4096", 2, ["5000", "multiple of 4096"], "volume", "create", "x", "--size", "5000")
-    refused("beyond the limit", 1, ["size_bytes", "70368744177664 (64 TiB): make several"], "volume", "create", "x", "--size", "65T")
+    refused("beyond the limit", 1, ["size_bytes", "65.0 TiB", "at most 64 TiB: make several"], "volume", "create", "x", "--size", "65T")
     refused("beyond 64 bits", 2, ["16384P", "not a size"], "volume", "create", "x", "--size", "16384P")
     refused("four copies", 1, ["copies", "1 to 3"], "volume", "create", "x", "--size", "1G", "--copies", "4")
     refused("too few nodes", 1, ["2 copies", "there are 1", "add nodes"], "volume", "create", "x", "--size", "1G",
