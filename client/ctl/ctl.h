@@ -114,6 +114,8 @@ const char *color_off(const struct ctl *c);
 /* ---- The capacity ledger (space.c) ---- */
 /* A line below counts of objects, if there is something to say: a replica in-sync by them may lack blocks. */
 void print_unrepaired(const struct json *counts);
+/* A line behind sums over disk groups, if some of these are not known now. */
+void print_groups_known(const struct json *k, const char *before);
 /* Two lines each: logical to stored, and stored to raw; both add up. */
 void print_reduction(const struct json *k, uint64_t stored);
 void print_raw(const struct json *k);

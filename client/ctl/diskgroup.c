@@ -258,7 +258,10 @@ static void print_group(const struct json *g)
 		       bytes_text(json_u64(stats, "lost_live_bytes", 0), a));
 	printf("errors      %" PRIu64 " corrupt blocks met, %" PRIu64 " I/O errors\n",
 	       json_u64(stats, "corrupt_blocks", 0), json_u64(stats, "io_errors", 0));
-	print_rows(json_get(g, "volumes"), rows, ARRAY_LEN(rows), false);
+	if (json_get(g, "volumes"))
+		print_rows(json_get(g, "volumes"), rows, ARRAY_LEN(rows), false);
+	else
+		printf("volumes     what they take there is not known now\n");
 }
 
 /* "3", or "node3/3" as older answers had it. */

@@ -117,6 +117,7 @@ int ctl_list(struct ctl *c, const struct list_view *v)
 		print_json(j);
 	} else {
 		print_rows(json_get(j, v->key), v->columns, v->n, v->backwards);
+		print_groups_known(j, "what is stored: ");
 		print_source(j);
 	}
 	json_free(j);

@@ -14,6 +14,13 @@ void print_unrepaired(const struct json *counts)
 		       n);
 }
 
+void print_groups_known(const struct json *k, const char *before)
+{
+	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
+		printf("%s(%" PRIu64 " of %" PRIu64 " disk groups known now)\n", before,
+		       json_u64(k, "groups_known", 0), json_u64(k, "groups", 0));
+}
+
 /* "a − b − c = d": terms that are zero are left out. */
 static void term(const char *sign, uint64_t bytes, const char *what)
 {

@@ -18,9 +18,7 @@ static void print_capacity(const struct json *k)
 	if (json_u64(k, "log_unreduced_bytes", 0))
 		printf("            beside it %s in the write logs, not yet reduced\n",
 		       bytes_text(json_u64(k, "log_unreduced_bytes", 0), a));
-	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
-		printf("            (%" PRIu64 " of %" PRIu64 " disk groups known now)\n",
-		       json_u64(k, "groups_known", 0), json_u64(k, "groups", 0));
+	print_groups_known(k, "            ");
 }
 
 static void print_raft(const struct json *j)

@@ -372,9 +372,7 @@ static void print_space(const struct json *v)
 		       bytes_text(json_u64(k, "to_reduce_bytes", 0), a));
 	printf("frees       %s%s raw if deleted\n", json_bool(k, "frees_exact", true) ? "" : "at least ",
 	       bytes_text(json_u64(k, "frees_if_deleted_bytes", 0), a));
-	if (json_u64(k, "groups_known", 0) < json_u64(k, "groups", 0))
-		printf("            (%" PRIu64 " of %" PRIu64 " disk groups known now)\n",
-		       json_u64(k, "groups_known", 0), json_u64(k, "groups", 0));
+	print_groups_known(k, "            ");
 }
 
 static void print_ledger_rows(const struct json *v)

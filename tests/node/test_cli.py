@@ -132,6 +132,9 @@ def volumes():
     answers[("GET", "/v1/volumes")] = (200, {"volumes": [volume], "source": {"node": "n1"}})
     expect(ashlar("volume", "list"), 0, out="1.0 GiB")
     expect(ashlar("volume", "list"), 0, out="node:x")
+    check("known" not in ashlar("volume", "list").stdout, "all disk groups are in what is stored")
+    answers[("GET", "/v1/volumes")][1].update(groups=3, groups_known=2)
+    expect(ashlar("volume", "list"), 0, out="what is stored: (2 of 3 disk groups known now)")
     r = ashlar("volume", "list", "-o", "json")
     expect(r, 0)
     check(json.loads(r.stdout)["volumes"][0]["size_bytes"] == 1 << 30, "json is the daemon's answer")
@@ -272,6 +275,11 @@ def others():
     answers[("GET", "/v1/nodes")] = (200, {"nodes": [{"name": "n1", "number": 1, "up": False, "roles": ["storage", "voter"],
                                                        "facts": "cached", "facts_age_ms": 65000}]})
     expect(ashlar("node", "list"), 0, out="65 s old")
+    group = {"group": 3, "node": "n1", "stats": {"objects": 1}}
+    answers[("GET", "/v1/diskgroups/3")] = (200, group)
+    expect(ashlar("diskgroup", "show", "3"), 0, out="what they take there is not known now")
+    answers[("GET", "/v1/diskgroups/3")] = (200, dict(group, volumes=[{"volume": 1, "name": "v1"}]))
+    expect(ashlar("diskgroup", "show", "3"), 0, out="v1")
     answers[("POST", "/v1/diskgroups")] = (200, {"group": 3, "node": "n1"})
     expect(ashlar("diskgroup", "add"), 2, err="--capacity")
     expect(ashlar("diskgroup", "add", "--cache", "/c", "--capacity", "/a,/b", "--node", "n1", "--wipe"), 0, out="group 3")
