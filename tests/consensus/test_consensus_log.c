@@ -669,7 +669,7 @@ TEST(node, acknowledged_commands_survive_a_kill)
 			_exit(writer_run((void *)dir));
 		/* enough for a snapshot from the second round on */
 		do {
-			usleep(2000);
+			usleep(2000); /* nobody to wait for: what it writes is a file, and it does not end */
 			EXPECT(fstat(life.acks, &st) == 0);
 			EXPECT(waitpid(pid, &status, WNOHANG) == 0);
 		} while (st.st_size / 8 < (off_t)total + 700);

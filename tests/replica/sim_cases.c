@@ -20,6 +20,16 @@ const struct map_object *sim_object(uint32_t i)
 	return map_object(state_map(sim.state), object_id(sim.volume, i));
 }
 
+struct sim_plan sim_plan_of(uint64_t seed, unsigned nodes)
+{
+	return (struct sim_plan){.seed = seed,
+				 .nodes = nodes,
+				 .copies = nodes,
+				 .clients = 2,
+				 .ops_per_client = 60,
+				 .depth = 4};
+}
+
 void sim_begin_written(const struct sim_plan *plan)
 {
 	sim_begin(plan);
@@ -161,14 +171,9 @@ static void read_repaired(unsigned node, const char *when)
 
 bool sim_case_repair(uint64_t seed)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 2,
-				.copies = 2,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.partial = true};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
+	plan.partial = true;
 	sim_begin_written(&plan);
 	sim_away(2);
 	sim_proc_start(2);
@@ -240,15 +245,10 @@ static bool reads_right(const char *when)
  * them can read it. */
 bool sim_case_damage(uint64_t seed)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 2,
-				.copies = 2,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.partial = true};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	unsigned done = 0;
 
+	plan.partial = true;
 	sim_begin_settled(&plan);
 	mark(2, 0, 1);
 	sim_wait_for(whole, "a member's blocks are whole");
@@ -409,8 +409,7 @@ static bool none_is_left(void)
  * runs out, and they come home. */
 bool sim_case_maintenance(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	struct command cmd = {.kind = CMD_MAINTENANCE,
 			      .maintenance = {.op = MAINTENANCE_START, .ttl_s = 20}};
 

@@ -37,8 +37,7 @@ static void compare_everywhere(void)
 
 bool sim_case_differ(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	unsigned node = 1 + seed % 2;
 	uint64_t object;
 	uint32_t block = 0, page;

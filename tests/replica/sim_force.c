@@ -145,16 +145,11 @@ static bool kept_everywhere(unsigned node)
  * operator goes back to it every acknowledged write is there. */
 bool sim_case_force(uint64_t seed)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 2,
-				.copies = 2,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.trims = true,
-				.tiny_log = seed % 3 == 0};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	struct version last[SIM_OBJECTS];
 
+	plan.trims = true;
+	plan.tiny_log = seed % 3 == 0;
 	sim_begin_written(&plan);
 	sim_away(2);
 	if (seed % 2) {
@@ -221,8 +216,7 @@ static void on_page(uint8_t kind, uint32_t step, const char *what)
  * What is written to that page from then on has higher numbers all the same. */
 bool sim_case_force_unfinished(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
 	sim_begin_settled(&plan);
 	sim_run_until(sim.now_us + 1000000, NULL); /* what node 2 has and knows to be committed stays */
@@ -253,8 +247,7 @@ bool sim_case_force_unfinished(uint64_t seed)
 /* The last replica of I has a damaged log: it does not serve until somebody accepts what it lacks. */
 bool sim_case_accept_damage(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
 	sim_begin_written(&plan);
 	sim_away(2);
@@ -316,16 +309,11 @@ static void remove_dead(uint16_t node)
  * every acknowledged write, and wins. */
 bool sim_case_recover(uint64_t seed)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 3,
-				.copies = 3,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.trims = true,
-				.tiny_log = seed % 3 == 0};
+	struct sim_plan plan = sim_plan_of(seed, 3);
 	struct writer then = writer_init_heap();
 
+	plan.trims = true;
+	plan.tiny_log = seed % 3 == 0;
 	sim_begin_written(&plan);
 	state_snapshot(sim.state, &then);
 	sim_proc_crash(1);
@@ -367,8 +355,7 @@ bool sim_case_recover(uint64_t seed)
 /* What has all is not in I of the state that goes on: nobody serves before an operator decides. */
 bool sim_case_recover_newer(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	struct writer then = writer_init_heap();
 
 	sim_begin_written(&plan);
@@ -464,8 +451,7 @@ static bool goes_back(unsigned bad, uint64_t seed)
  * filled by the other one, or it waits for an operator. */
 bool sim_case_gone_back(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
 	sim_begin_written(&plan);
 	sim_store_keep(sim.proc[2].disk);
@@ -477,8 +463,7 @@ bool sim_case_gone_back(uint64_t seed)
  * in its place: it is not shorter, and contradicts what was acknowledged. */
 bool sim_case_gone_astray(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 	const struct map_object *o;
 	unsigned bad;
 
@@ -506,8 +491,7 @@ bool sim_case_gone_astray(uint64_t seed)
  * time before (W1). */
 bool sim_case_late_request(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
 	sim_begin_written(&plan);
 	sim_proc_crash(2);

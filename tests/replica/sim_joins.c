@@ -17,8 +17,7 @@ static bool heir_serves(void)
  * joined. */
 bool sim_case_reborn(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 2);
 
 	sim_begin_settled(&plan);
 	old_node = sim_primary_node(0);
@@ -93,8 +92,7 @@ static void step_until(bool (*done)(void), const char *what)
  * second join comes while it cannot take it, and neither side ever speaks of it again. */
 bool sim_case_old_join(uint64_t seed)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
+	struct sim_plan plan = sim_plan_of(seed, 3);
 
 	sim_begin_settled(&plan);
 	old_node = sim_primary_node(0);

@@ -59,15 +59,10 @@ static void goes_on_late(bool heard_of)
  * together with the reads. */
 bool sim_case_stopped(uint64_t seed, bool confirm_reads)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 2 + seed / 2 % 2,
-				.copies = 2 + seed / 2 % 2,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.clock_stops = true,
-				.confirm_reads = confirm_reads};
+	struct sim_plan plan = sim_plan_of(seed, 2 + seed / 2 % 2);
 
+	plan.clock_stops = true;
+	plan.confirm_reads = confirm_reads;
 	begin(&plan);
 	if (seed % 3 == 0) /* something is under way */
 		sim_clients_more(10);
@@ -83,16 +78,11 @@ bool sim_case_stopped(uint64_t seed, bool confirm_reads)
  * nobody will ask it to. Neither has news of that. */
 bool sim_case_stopped_alone(uint64_t seed)
 {
-	struct sim_plan plan = {.seed = seed,
-				.nodes = 3,
-				.copies = 3,
-				.clients = 2,
-				.ops_per_client = 60,
-				.depth = 4,
-				.clock_stops = true,
-				.confirm_reads = true};
+	struct sim_plan plan = sim_plan_of(seed, 3);
 	unsigned resigned, heir;
 
+	plan.clock_stops = true;
+	plan.confirm_reads = true;
 	begin(&plan);
 	resigned = 1 + old_node % 3;
 	heir = 6 - old_node - resigned;

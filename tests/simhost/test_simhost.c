@@ -598,7 +598,6 @@ static void tell_main(void *arg)
 			usleep(n > 0 ? 50 : 1000);
 		}
 	}
-	usleep(2000000);
 	close(fd);
 }
 

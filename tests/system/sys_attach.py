@@ -160,7 +160,7 @@ for gateway, volume in (("client", "x"), ("1", "y")):
 
 step("shared: several gateways write at once")
 history = History(lab, "s:shared", ["1", "2", "client"], seconds=600, clients=6)
-time.sleep(6)  # load
+time.sleep(6)  # the length of the load: what matters is that it went on
 if sorted(x["mode"] for x in attached("s")) != ["shared"] * 3:
     fail(f"expected three shared attachments: {attached('s')}")
 with Nbd(lab.socket(3), "s") as other:

@@ -11,7 +11,7 @@ lab = Lab("cuteach", "--nodes", "3", "--copies", "2", "--ram", "--netns", "--mod
           "--cache", "512M")
 lab.volume("v", "512M")
 load = Load(lab.uri("client", "v"), "512m", iops=1000)
-time.sleep(1)
+watch_for("the load to write", lambda: lab.json("volume", "show", "v")["attachments"], 30)
 leader = str(lab.json("status")["raft"]["leader_number"])
 for node in ("1", "2", "3") if LONG else (leader,):
     step(f"cut {node} off")

@@ -43,9 +43,8 @@ class Node:
         return sh(f"{BIN}/ashlar", *args, rc=rc, env=self.env)
 
     def died(self, name, timeout=90):
-        end = time.monotonic() + timeout
-        while not self.ended() and time.monotonic() < end:
-            time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.p.wait(timeout)
         if self.p.poll() != -signal.SIGKILL:
             fail(f"{name}: ashlard ended with {self.p.returncode}, not by the failpoint\n{self.tail()}")
 

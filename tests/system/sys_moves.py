@@ -36,7 +36,7 @@ def timed(what, fn):
     step(f"{what}: {took * 1000:.0f} ms")
 
 
-time.sleep(1)  # the load has begun
+watch_for("the load to write", lambda: lab.json("volume", "show", "v")["attachments"], 30)
 for _ in range(3):
     timed("nothing", lambda: None)
 for node in ("1", "2", "3") if LONG else ("2", "1"):

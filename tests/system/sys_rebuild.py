@@ -65,9 +65,9 @@ lost = next(n for n in "432" if n != leader())  # not the leader, so that only o
 load = Load(uri, "--rw=randread", "--iodepth=4", "--randrepeat=0", "--rate_iops=1000", f"--size={DATA}")
 history = History(lab, "h", ["client"], clients=2, blocks=64)
 load.mark("start")
-time.sleep(1)
+time.sleep(1)  # counts for nothing: the load is still beginning
 load.mark("undisturbed")
-time.sleep(BEFORE)
+time.sleep(BEFORE)  # the length of the measurement
 load.mark("dying")
 step(f"node {lost} is lost with {on('node' + lost)} replicas")
 lab.do("kill", lost)
@@ -88,9 +88,9 @@ for _ in range(KILLS):
         for name, limit in ("without", 1), ("beside", 0):
             lab.ashlar("cluster", "set", "rebuild_limit_mib_s", limit, node=next(x for x in "123" if x not in down))
             load.mark("settle")
-            time.sleep(3)
+            time.sleep(3)  # counts for nothing: what was begun under the other limit ends
             load.mark(name)
-            time.sleep(10)
+            time.sleep(10)  # the length of the measurement
         pairs += 1
 load.mark("rebuild")
 watch_for("every object to be whole", whole, 1500 if LONG else 120)

@@ -243,7 +243,7 @@ if LONG:
     tries = sum("opening a group that failed" in x for x in log_from(at).splitlines())
     if "stays closed" not in lab.ashlar("diskgroup", "show", first, node=1):
         fail("diskgroup show does not say that it stays closed")
-    time.sleep(60)
+    time.sleep(60)  # longer than between any two of its tries: that it is not tried again shows in nothing else
     if sum("opening a group that failed" in x for x in log_from(at).splitlines()) != tries:
         fail("it was tried again")
     fault(lab.path(V, "cache"), "")

@@ -34,15 +34,15 @@ def sent(nodes):
 load = Load(lab.uri("1", "v"), "--rw=randwrite", "--iodepth=4", "--norandommap=0", "--randrepeat=0",
             "--rate_iops=2000", f"--size={FILL}")
 load.mark("start")
-time.sleep(1)
+time.sleep(1)  # counts for nothing: the load is still beginning
 load.mark("undisturbed")
-time.sleep(BEFORE)
+time.sleep(BEFORE)  # the length of the measurement
 load.mark("dying")
 lab.do("kill", "3")
 watch_for("the replicas of node 3 to be dropped", lambda: lab.json("status")["objects"]["in_sync"] < len(volume["objects"]), 20)
 before = sent("12")
 load.mark("away")
-time.sleep(AWAY)
+time.sleep(AWAY)  # part of the plan
 load.mark("return")
 lab.do("start", "3")
 lab.in_sync()

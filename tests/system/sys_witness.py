@@ -44,7 +44,7 @@ for node in ("1", "2", "1") if LONG else ("1", "2"):
 step("kill the witness")
 with gauge.during("kill 3", limit_ms=1000):
     lab.do("kill", "3")
-    time.sleep(2)
+    time.sleep(2)  # likewise
 rc, out, err = lab.ashlar("can-stop", "node2", rc=None)
 if rc != 6:
     fail(f"can-stop of a storage node without the witness: exit {rc}, expected 6\n{out}{err}")

@@ -339,6 +339,15 @@ struct record rec_write(uint32_t tenure, uint64_t seq, uint32_t block, uint32_t 
 		.kind = RECORD_WRITE, .version = {tenure, seq}, .block = block, .blocks = blocks};
 }
 
+struct record rec_copy(uint32_t tenure, uint64_t seq, uint64_t data)
+{
+	return (struct record){.kind = RECORD_COPY,
+			       .version = {tenure, seq},
+			       .commit = {tenure, seq},
+			       .blocks = PAGE_BLOCKS,
+			       .copy_data = data};
+}
+
 void expect_block(struct rig *r, uint64_t id, uint32_t block, uint64_t seed)
 {
 	CLEANUP(free_ptr) uint8_t *got = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE);

@@ -52,6 +52,8 @@ struct version rig_known(struct rig *r, uint64_t id);
 void block_fill(uint8_t *p, uint64_t seed, uint32_t b);
 /* A write of n blocks. */
 struct record rec_write(uint32_t tenure, uint64_t seq, uint32_t block, uint32_t blocks);
+/* A copy of page 0, committed as far as its own version, with these of its blocks. */
+struct record rec_copy(uint32_t tenure, uint64_t seq, uint64_t data);
 /* Expects block to hold what seed wrote (0: zeros). */
 void expect_block(struct rig *r, uint64_t id, uint32_t block, uint64_t seed);
 

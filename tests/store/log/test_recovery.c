@@ -388,8 +388,7 @@ TEST(recovery, cut_below_the_commit_of_the_map)
 	EXPECT_OK(rig_open(&r, 1));
 	fake_tier_set_paused(true);
 	EXPECT_OK(rig_header(&r, 2, RECORD_CUT, &h, (struct version){0}));
-	rec = (struct record){
-		.kind = RECORD_COPY, .version = {2, 2}, .commit = {2, 2}, .blocks = PAGE_BLOCKS};
+	rec = rec_copy(2, 2, 0);
 	EXPECT_OK(rig_append(&r, 2, &rec, 2)); /* block 3 is a hole on both sides */
 	EXPECT_OK(rig_header(&r, 2, RECORD_COMPLETE, &h, (struct version){2, 2}));
 	rig_commit(&r, 2, 2, 2);
@@ -442,11 +441,7 @@ TEST(recovery, history_given_up_whose_copy_is_in_the_map)
 {
 	struct rig r, c;
 	struct first_segment first;
-	struct record rec = {.kind = RECORD_COPY,
-			     .version = {1, 9},
-			     .commit = {1, 9},
-			     .blocks = PAGE_BLOCKS,
-			     .copy_data = 3};
+	struct record rec = rec_copy(1, 9, 3);
 	struct record held = rec_write(1, 1, 0, 1);
 	struct object_header h = {.seen = 2, .epochs = {{1, 1}, {2, 2}}, .epoch_count = 2};
 	uint64_t seq = 0;
@@ -464,12 +459,8 @@ TEST(recovery, history_given_up_whose_copy_is_in_the_map)
 	}
 	rig_commit(&r, 3, 1, seq);
 	EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
-	rec = (struct record){.kind = RECORD_COPY,
-			      .version = {2, 4},
-			      .commit = {2, 4},
-			      .blocks = PAGE_BLOCKS,
-			      .copy_data = 1,
-			      .copy_hole = 2};
+	rec = rec_copy(2, 4, 1);
+	rec.copy_hole = 2;
 	EXPECT_OK(rig_append(&r, 2, &rec, 4));
 	rig_close(&r);
 	first_segment_take(&r, &first);

@@ -391,13 +391,8 @@ TEST(store, copy_over_the_tail)
 
 	rig_begin(&r, "copy-tail");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
-	rec = (struct record){.kind = RECORD_COPY,
-			      .version = {1, 2},
-			      .commit = {1, 2},
-			      .block = 0,
-			      .blocks = 64,
-			      .copy_data = 3,
-			      .copy_hole = ~3ull};
+	rec = rec_copy(1, 2, 3);
+	rec.copy_hole = ~3ull;
 	EXPECT_OK(rig_append(&r, 2, &rec, 2));
 	EXPECT_EQ(rig_known(&r, 2).seq, 1);
 	EXPECT_OK(rig_flush(&r));
@@ -427,12 +422,7 @@ TEST(store, copy_of_a_difference)
 	rig_begin(&r, "copy-diff");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
-	rec = (struct record){.kind = RECORD_COPY,
-			      .version = {1, 2},
-			      .commit = {1, 2},
-			      .block = 0,
-			      .blocks = 64,
-			      .copy_data = 2};
+	rec = rec_copy(1, 2, 2);
 	EXPECT_OK(rig_append(&r, 2, &rec, 2));
 	for (unsigned lives = 0; lives < 2; lives++) {
 		expect_inner(&r, 2, 0, 1, 0);
@@ -464,11 +454,7 @@ static void copy_of_another_history(const char *name, bool flushed)
 	rig_begin(&r, name);
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
 	rig_commit(&r, 2, 1, 1);
-	rec = (struct record){.kind = RECORD_COPY,
-			      .version = {1, 9},
-			      .commit = {1, 9},
-			      .blocks = 64,
-			      .copy_data = 15};
+	rec = rec_copy(1, 9, 15);
 	EXPECT_OK(rig_append(&r, 2, &rec, 9));
 	if (flushed)
 		EXPECT_OK(rig_flush(&r));
@@ -513,11 +499,7 @@ TEST(store, write_over_an_unfinished_copy)
 
 	rig_begin(&r, "forced");
 	EXPECT_OK(rig_append(&r, 2, &rec, 1));
-	rec = (struct record){.kind = RECORD_COPY,
-			      .version = {1, 9},
-			      .commit = {1, 9},
-			      .blocks = 64,
-			      .copy_data = 3};
+	rec = rec_copy(1, 9, 3);
 	EXPECT_OK(rig_append(&r, 2, &rec, 9));
 	for (unsigned lives = 0; lives < 2; lives++) {
 		EXPECT_EQ(rig_last(&r, 2).seq, 1);
@@ -588,11 +570,8 @@ TEST(store, outlived_page_over_an_older_one)
 		rig_commit(&r, 2, 1, 1);
 		EXPECT_OK(rig_flush(&r));
 		EXPECT_OK(rig_header(&r, 2, RECORD_EPOCH, &h, (struct version){0}));
-		rec = (struct record){.kind = RECORD_COPY,
-				      .version = {1, 9},
-				      .commit = {1, 1},
-				      .blocks = 64,
-				      .copy_data = 7};
+		rec = rec_copy(1, 9, 7);
+		rec.commit = (struct version){1, 1};
 		EXPECT_OK(rig_append(&r, 2, &rec, 9));
 		rec = rec_write(2, 2, 0, 1);
 		EXPECT_OK(rig_append(&r, 2, &rec, 2));

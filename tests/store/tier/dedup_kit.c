@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/store/tier/dedup_kit.h"
 
-#include <sched.h>
-
 void d_start(struct harness *h, struct model *m, const char *name, unsigned size_mib)
 {
 	memset(m, 0, sizeof(*m));
@@ -20,15 +18,12 @@ void d_end(struct harness *h, struct model *m)
 	EXPECT_OK(h_open(h));
 	h_verify(h, true);
 	h_compare(h, m, false);
-	h_close(h);
-	h_fini(h);
-	free(m);
+	h_end(h, m);
 }
 
 void d_wait_hints(struct harness *h)
 {
-	while (!atomic_load(&h->tier->dedup.rebuilt))
-		sched_yield();
+	EXPECT_SOON(atomic_load(&h->tier->dedup.rebuilt));
 }
 
 /* One page with these seeds from block 0 on. */

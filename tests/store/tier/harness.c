@@ -265,6 +265,20 @@ void h_objects_put(struct harness *h, struct model *m)
 	}
 }
 
+void h_begin(struct harness *h, struct model *m, const char *name, unsigned size_mib)
+{
+	h_init(h, name, 1, size_mib, 1);
+	EXPECT_OK(h_open(h));
+	h_objects_put(h, m);
+}
+
+void h_end(struct harness *h, struct model *m)
+{
+	h_close(h);
+	h_fini(h);
+	free(m);
+}
+
 int h_object_delete(struct harness *h, unsigned object, uint32_t gen)
 {
 	struct op_call o = {.object = object, .gen = gen};

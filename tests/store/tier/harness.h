@@ -44,6 +44,9 @@ void h_attach(struct harness *h, const char *name, unsigned caps, unsigned size_
 int h_open(struct harness *h); /* opens and starts */
 void h_close(struct harness *h);
 void h_fini(struct harness *h);
+/* One capacity file, one shard, open, every object there. */
+void h_begin(struct harness *h, struct model *m, const char *name, unsigned size_mib);
+void h_end(struct harness *h, struct model *m); /* closed and gone, m too */
 
 void h_block(uint64_t seed, uint8_t out[BLOCK_SIZE]);
 uint64_t h_object_id(unsigned object);

@@ -39,6 +39,15 @@ static void reopen(struct harness *h)
 	EXPECT_OK(h_open(h));
 }
 
+static void reopen_and_end(struct harness *h, struct model *m)
+{
+	h_verify(h, true);
+	reopen(h);
+	h_verify(h, true);
+	h_compare(h, m, false);
+	h_end(h, m);
+}
+
 static void count_object(void *arg, const struct tier_object *o)
 {
 	unsigned *n = arg;
@@ -91,9 +100,7 @@ static void model_run(unsigned caps, unsigned shards, bool compression, uint64_t
 	}
 	h_compare(&h, m, false);
 	h_verify(&h, true);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, keeps_what_was_destaged)
@@ -116,19 +123,11 @@ TEST(tier, checkpoint_folds_deltas)
 	struct harness h;
 	struct model *m = model_new();
 
-	h_init(&h, "fold", 1, 64, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "fold", 64);
 	for (unsigned i = 0; i < SEG_FOLD_COMMITS + 60; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 1, 1, true)));
 	EXPECT(h.tier->delta_first > SEG_FOLD_COMMITS);
-	h_verify(&h, true);
-	reopen(&h);
-	h_verify(&h, true);
-	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	reopen_and_end(&h, m);
 }
 
 TEST(tier, replayed_and_foreign_records_change_nothing)
@@ -138,9 +137,7 @@ TEST(tier, replayed_and_foreign_records_change_nothing)
 	struct h_batch *b;
 	struct version v;
 
-	h_init(&h, "replay", 1, 32, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "replay", 32);
 	b = h_batch_new(&h, m, 0);
 	v = h_batch_open_page(b, 0, 3)->version;
 	h_batch_block(b, 4, 4001);
@@ -171,9 +168,7 @@ TEST(tier, replayed_and_foreign_records_change_nothing)
 	EXPECT_RC(h_batch_run(b), -ERR_INVALID);
 	h_compare(&h, m, false);
 	h_verify(&h, true);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, damaged_log_payload_is_damaged_not_stored)
@@ -183,9 +178,7 @@ TEST(tier, damaged_log_payload_is_damaged_not_stored)
 	struct h_batch *b;
 	uint8_t junk[BLOCK_SIZE] = {1};
 
-	h_init(&h, "logdamage", 1, 32, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "logdamage", 32);
 	b = h_batch_new(&h, m, 0);
 	h_batch_open_page(b, 0, 3);
 	h_batch_block(b, 1, 11);
@@ -205,9 +198,7 @@ TEST(tier, damaged_log_payload_is_damaged_not_stored)
 	EXPECT_OK(h_batch_run(b));
 	EXPECT_EQ(h_compare(&h, m, false), 0);
 	h_verify(&h, true);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, deleted_objects_give_their_space_back)
@@ -216,9 +207,7 @@ TEST(tier, deleted_objects_give_their_space_back)
 	struct model *m = model_new();
 	uint64_t before;
 
-	h_init(&h, "delete", 1, 64, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "delete", 64);
 	before = tier_free_bytes(h.tier);
 	for (unsigned i = 0; i < 10; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 20, 8, false)));
@@ -237,13 +226,7 @@ TEST(tier, deleted_objects_give_their_space_back)
 	/* A put of the last deleted id ends only after its old rows are gone: then all is back. */
 	EXPECT_OK(h_object_put(&h, 4, 3));
 	EXPECT_EQ(tier_free_bytes(h.tier), before);
-	h_verify(&h, true);
-	reopen(&h);
-	h_verify(&h, true);
-	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	reopen_and_end(&h, m);
 }
 
 /* Fills to the limit that tier_free_bytes states, overwrites far beyond the device's size, trims
@@ -256,9 +239,7 @@ TEST(tier, full_then_overwritten_then_trimmed)
 	uint64_t empty;
 	struct store_stats st = {0};
 
-	h_init(&h, "full", 1, 48, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "full", 48);
 	empty = tier_free_bytes(h.tier);
 	for (unsigned i = 0; i < 400 && tier_free_bytes(h.tier) > 2u << 20; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
@@ -317,9 +298,7 @@ TEST(tier, full_then_overwritten_then_trimmed)
 	for (unsigned i = 0; i < 20; i++)
 		EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
 	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 /* ---- Damage ------------------------------------------------------------------------------------
@@ -359,9 +338,7 @@ TEST(tier, flipped_bytes_in_segments_are_reported_never_served)
 	EXPECT(st.gc_blocks > 100);
 	EXPECT(h_compare(&h, m, true) < damaged);
 	h_verify(&h, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, blocks_that_moved_under_a_reader_are_found_again)
@@ -402,9 +379,7 @@ TEST(tier, blocks_that_moved_under_a_reader_are_found_again)
 	}
 	h_compare(&h, m, false);
 	free(dest);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
@@ -415,9 +390,7 @@ TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
 	struct tier *t;
 	uint64_t commit;
 
-	h_init(&h, "lost", 1, 32, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "lost", 32);
 	EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
 	h_close(&h);
 	snprintf(cmd, sizeof(cmd), "cp -r %s %s.old", h.meta, h.meta);
@@ -480,9 +453,7 @@ TEST(tier, a_lost_or_older_database_is_said_to_be_lost)
 	EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, true)));
 	h_compare(&h, m, false);
 	h_verify(&h, true);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(tier, a_lost_page_row_is_damage_not_zeros)
@@ -494,9 +465,7 @@ TEST(tier, a_lost_page_row_is_damage_not_zeros)
 	struct map_page p;
 	struct h_batch *b;
 
-	h_init(&h, "lostrow", 1, 32, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, "lostrow", 32);
 	b = h_batch_new(&h, m, 0);
 	h_batch_open_page(b, 2, 7);
 	h_batch_block(b, 0, 21);
@@ -520,9 +489,7 @@ TEST(tier, a_lost_page_row_is_damage_not_zeros)
 			b->after[0].seed[i] = H_DAMAGED;
 	EXPECT_OK(h_batch_run(b));
 	EXPECT_EQ(h_compare(&h, m, false), PAGE_BLOCKS - 1);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 /* A bad summary with a unit of a later commit behind it is damage. With none but of its own commit that is
@@ -535,9 +502,7 @@ static void inspect_bad_summary(const char *name, bool later)
 	struct unit_header first, next;
 	uint64_t at;
 
-	h_init(&h, name, 1, 32, 1);
-	EXPECT_OK(h_open(&h));
-	h_objects_put(&h, m);
+	h_begin(&h, m, name, 32);
 	EXPECT_OK(h_batch_run(random_batch(&h, m, 0, 8, 40, false)));
 	h_close(&h);
 	EXPECT_EQ(tier_inspect_metadata(h.meta, true), 0);

@@ -89,9 +89,7 @@ TEST(races, a_lookup_overtaken_by_a_commit_gives_the_newer_page)
 	EXPECT(version_eq(x.get.out.version, v));
 	EXPECT_OK(h_batch_wait(x.newer));
 	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 /* ---- A segment freed under a reader ------------------------------------------------------------
@@ -142,9 +140,7 @@ TEST(races, a_freed_segment_waits_for_its_readers)
 	EXPECT_OK(h_batch_wait(b));
 	h_compare(&h, m, false);
 	h_verify(&h, true);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 /* ---- Stopping with everything under way --------------------------------------------------------
@@ -295,9 +291,7 @@ TEST(races, destage_gets_cpu_by_the_fill_of_the_log)
 	}
 	EXPECT_OK(h_batch_run(overwrite(&h, m, 4)));
 	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 TEST(races, destage_rests_while_clients_write_into_an_emptier_log)
@@ -319,7 +313,5 @@ TEST(races, destage_rests_while_clients_write_into_an_emptier_log)
 	EXPECT_OK(h_object_put(&h, 1, 1));
 	EXPECT_OK(h_batch_run(overwrite(&h, m, 4)));
 	h_compare(&h, m, false);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }

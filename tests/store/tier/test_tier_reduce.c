@@ -3,7 +3,6 @@
  * there had been no load. After each step the verifier recounts all of it (I8, I9). */
 #include "tests/store/tier/dedup_kit.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include "store/codec.h"
@@ -26,6 +25,17 @@ static void pace_writing(struct h_call *c)
 	h_done(c, 0);
 }
 
+static bool any_marked(struct harness *h)
+{
+	bool marked = false;
+
+	pthread_mutex_lock(&h->tier->commit_lock);
+	for (unsigned o = 0; o < H_OBJECTS; o++)
+		marked |= tobj_find(h->tier, h_object_id(o))->flags & OBJECT_REDUCE_LATER;
+	pthread_mutex_unlock(&h->tier->commit_lock);
+	return marked;
+}
+
 TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 {
 	struct harness h;
@@ -34,7 +44,6 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 	struct h_call c;
 	struct map_page p;
 	uint64_t before, word;
-	bool marked = true;
 
 	d_start(&h, m, "later", 48);
 	h.compression = true;
@@ -61,8 +70,7 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 	tier_stats(h.tier, &st);
 	EXPECT(st.reduce_pending);
 	/* Not while clients write: the destager comes by, and leaves it. */
-	while (!atomic_load(&h.tier->dedup.rebuilt))
-		sched_yield();
+	d_wait_hints(&h);
 	atomic_store(&h.tier->hurry, 0);
 	h_run(&h, 0, &c, pace_writing);
 	for (unsigned i = 0; i < 40; i++)
@@ -70,14 +78,7 @@ TEST(dedup, stored_raw_under_load_and_reduced_when_idle)
 	tier_stats(h.tier, &st);
 	EXPECT_EQ(st.reduce_redone_blocks, 0);
 	h_run(&h, 0, &c, pace_low);
-	while (marked) {
-		marked = false;
-		pthread_mutex_lock(&h.tier->commit_lock);
-		for (unsigned o = 0; o < H_OBJECTS; o++)
-			marked |= tobj_find(h.tier, h_object_id(o))->flags & OBJECT_REDUCE_LATER;
-		pthread_mutex_unlock(&h.tier->commit_lock);
-		sched_yield();
-	}
+	EXPECT_SOON(!any_marked(&h));
 	tier_stats(h.tier, &st);
 	EXPECT(st.data_used_bytes <
 	       before / 8); /* 100 different blocks, half of them compressible */
@@ -143,6 +144,12 @@ static void on_settled(struct wait *w, int rc)
 	atomic_store(&settling.rc, rc);
 }
 
+static int settled(void)
+{
+	EXPECT_SOON(atomic_load(&settling.rc) != 1);
+	return atomic_load(&settling.rc);
+}
+
 static void settle_for(struct h_call *c, uint64_t limit_us)
 {
 	settling.wait.resume = on_settled;
@@ -190,9 +197,7 @@ TEST(reduce, a_copy_stored_raw_is_found_to_be_one)
 		EXPECT_EQ(d_kind_at(&h, 1, 1, 0, &word), MAP_RAW);
 	} while (word == was);
 	h_run(&h, 0, &c, pace_low);
-	while (atomic_load(&settling.rc) == 1)
-		sched_yield();
-	EXPECT_EQ(atomic_load(&settling.rc), 0);
+	EXPECT_OK(settled());
 	tier_stats(h.tier, &st);
 	EXPECT_EQ(st.data_used_bytes, size_of(seeds, PAGE_BLOCKS) + size_of(others, PAGE_BLOCKS));
 	for (unsigned o = 0; o < 3; o++)
@@ -220,9 +225,7 @@ TEST(reduce, waiting_for_the_end_of_it_ends)
 	write_raw(&h, m, 1, 1, seeds, PAGE_BLOCKS);
 	hurry = atomic_load(&h.tier->hurry);
 	h_run(&h, 0, &c, settle_shortly);
-	while (atomic_load(&settling.rc) == 1)
-		sched_yield();
-	EXPECT_EQ(atomic_load(&settling.rc), -ETIMEDOUT);
+	EXPECT_RC(settled(), -ETIMEDOUT);
 	EXPECT_EQ(atomic_load(&h.tier->hurry), hurry);
 	tier_stats(h.tier, &st);
 	EXPECT(st.reduce_pending);
@@ -335,10 +338,7 @@ static void reduce_all(struct harness *h, struct store_stats *st)
 	struct h_call c;
 
 	h_run(h, 0, &c, ask_reduce);
-	do {
-		sched_yield();
-		tier_stats(h->tier, st);
-	} while (atomic_load(&h->tier->requests_open) || st->reduce_pending);
+	EXPECT_SOON((tier_stats(h->tier, st), !atomic_load(&h->tier->requests_open) && !st->reduce_pending));
 	tier_ledger(h->tier, &l);
 	EXPECT_EQ(l.to_reduce_bytes, 0);
 }
@@ -424,9 +424,7 @@ TEST(reduce, a_bad_raw_share_is_not_compressed)
 	EXPECT_EQ(map_entry_kind(row.word), MAP_LZ4);
 	h_verify(&h, false);
 	EXPECT_EQ(h_compare(&h, m, true), 2);
-	h_close(&h);
-	h_fini(&h);
-	free(m);
+	h_end(&h, m);
 }
 
 /* After a crash the newest summary of a content may be that of a copy which was stored raw and is gone,
@@ -451,10 +449,7 @@ TEST(reduce, hints_from_summaries_lead_past_copies_that_are_gone)
 		write_raw(&h, m, o, 1, seeds, PAGE_BLOCKS);
 	}
 	h_run(&h, 0, &c, pace_low);
-	do {
-		tier_stats(h.tier, &st);
-		sched_yield();
-	} while (st.reduce_pending);
+	EXPECT_SOON((tier_stats(h.tier, &st), !st.reduce_pending));
 	EXPECT(st.dead_bytes >= 3 * PAGE_BLOCKS * BLOCK_SIZE / 2);
 	EXPECT(st.reduce_redone_blocks > 0);
 	EXPECT_EQ(d_rows_in(&h, KV_SHARE), PAGE_BLOCKS - 1);
@@ -530,9 +525,7 @@ TEST(reduce, settling_waits_reduces_and_collects)
 	tier_stats(h.tier, &st);
 	EXPECT(st.reduce_pending && atomic_load(&settling.rc) == 1);
 	h_run(&h, 0, &c, pace_low);
-	while (atomic_load(&settling.rc) == 1)
-		sched_yield();
-	EXPECT_EQ(atomic_load(&settling.rc), 0);
+	EXPECT_OK(settled());
 	tier_stats(h.tier, &st);
 	EXPECT(!st.reduce_pending);
 	EXPECT_EQ(d_rows_in(&h, KV_SHARE), 1920);
