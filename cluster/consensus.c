@@ -7,30 +7,35 @@
  * names):
  *
  *  R1  It commits entries of earlier terms by counting replicas. A new leader appends a barrier at
- * once and counts no answer before an entry of its own term is the last one on its disk. R2  Broken
- * invariants leave it in the state UNAVAILABLE: we end the process and start again. R3  (R4) It
- * mishandles failed writes: a failed write ends the process, libraft never hears of it. R5  It asks
- * for votes with a log that is not durable: such a request waits for the writes. R6  Leadership
- * transfer may give two votes: never called, and not obeyed. R8  It tests for commit only at the
- * last index stored: the window of proposals is bounded, so that the log comes to rest. R9  Races
- * around terms and roles: X1, X2, X5, X6. R10 An apply that fails stops it: ours cannot fail, a
- * refusal is a result. R11 (padding of commands) is about libraft's own files, which we do not use.
+ *      once and counts no answer before an entry of its own term is the last one on its disk.
+ *  R2  Broken invariants leave it in the state UNAVAILABLE: we end the process and start again.
+ *  R3  (R4) It mishandles failed writes: a failed write ends the process, libraft never hears of it.
+ *  R5  It asks for votes with a log that is not durable: such a request waits for the writes.
+ *  R6  Leadership transfer may give two votes: never called, and not obeyed.
+ *  R8  It tests for commit only at the last index stored: the window of proposals is bounded, so that
+ *      the log comes to rest.
+ *  R9  Races around terms and roles: X1, X2, X5, X6.
+ *  R10 An apply that fails stops it: ours cannot fail, a refusal is a result.
+ *  R11 (padding of commands) is about libraft's own files, which we do not use.
  *  R12 A snapshot is one message: its size is bounded (consensus_message.h).
+ *
  *  X1  A follower's answer to a heartbeat claims entries the message did not speak of: clamped.
  *  X2  The answer for a write begun in an earlier term goes to the new leader: dropped.
  *  X3  A late message that starts before our compacted log is not checked: what is committed is
- * taken off it; if then it cannot be checked, it is dropped. X4  A truncation or an installation
- * overtakes appends: both wait until nothing is being written, and later messages wait behind them.
+ *      taken off it; if then it cannot be checked, it is dropped.
+ *  X4  A truncation or an installation overtakes appends: both wait until nothing is being written,
+ *      and later messages wait behind them.
  *  X5  A candidacy overtakes appends: no tick to a non-leader while something is being written.
  *  X6  While a snapshot is being installed there are no ticks and no messages.
  *  X7  (R7) A snapshot may hold an uncommitted configuration: refused for the moment.
  *  X8  A membership rollback reads an entry that may be compacted away (a), and the configuration
- * in use may not be the log's newest (b): the process ends and starts again, which repairs it. X9
- * Loaded entries that share memory are freed twice: each has its own. X10 A refused pre-vote hides
- * the higher term, and then there may be no leader for ever: it is told. X11 Who is no voter by its own log
- * refuses its vote, which the leader that made it one may need to be leader again: it votes.
- *  X12 Who loses its vote and is the only one to know never stands, and is in the way of those who do: it
- * hears of it once that is committed.
+ *      in use may not be the log's newest (b): the process ends and starts again, which repairs it.
+ *  X9  Loaded entries that share memory are freed twice: each has its own.
+ *  X10 A refused pre-vote hides the higher term, and then there may be no leader for ever: it is told.
+ *  X11 Who is no voter by its own log refuses its vote, which the leader that made it one may need to
+ *      be leader again: it votes.
+ *  X12 Who loses its vote and is the only one to know never stands, and is in the way of those who do:
+ *      it hears of it once that is committed.
  *
  * And by construction: at most one membership change at a time, after this term's barrier and with
  * one after it; never down to one voter, never of the leader itself; send never fails
@@ -39,9 +44,8 @@
  *
  * Turns. Everything that comes in (a message, a wake-up, a finished write, a turn) ends in
  * consensus_settle, which repeats until nothing moves: deliver what may be delivered, put a barrier
- * into a new term, propose, step the membership change; then tell the owner and set the wake-up. A
- * follower needs no regular tick (libraft's does nothing before its election timer ends): it wakes
- * when that would be, so an idle node costs its heartbeats only. */
+ * into a new term, propose, step the membership change; then tell the owner and set the wake-up
+ * (consensus_clock.c). */
 #include "cluster/consensus.h"
 
 #include <stdio.h>
@@ -52,7 +56,6 @@
 #include "cluster/consensus_message.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
-#include "node/base/rules.h"
 
 #define HEARTBEAT_MS       50
 #define ELECTION_MS        500
@@ -60,67 +63,6 @@
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING  2048
 #define INBOX_MAX          1024
-#define NO_VOTER_WAKE_MS   1000
-#define GONE_STEP_MS       30
-#define GONE_ROUNDS        6
-#define RESIGN_MS          3000 /* several elections */
-
-/* ---- The state machine ---- */
-
-/* libraft does not say which index it applies; last_applied follows each entry. */
-static int fsm_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, void **result)
-{
-	struct consensus *c = fsm->data;
-	uint64_t index = c->raft.last_applied + 1;
-
-	memset(&c->result, 0, sizeof(c->result));
-	c->cfg.hooks->apply(c->cfg.ctx, index, buf->base, buf->len, &c->result);
-	c->result.index = index;
-	*result = &c->result;
-	return 0;
-}
-
-static int fsm_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
-{
-	struct consensus *c = fsm->data;
-	struct writer w = writer_init_heap();
-
-	if (guard_x7_snapshot_busy(c) || c->raft.last_applied < c->snapshot_not_before)
-		return RAFT_BUSY;
-	c->cfg.hooks->snapshot(c->cfg.ctx, &w);
-	if (w.bad || !guard_r12_snapshot_fits(c, w.len)) {
-		c->snapshot_not_before = c->raft.last_applied + c->raft.snapshot.threshold;
-		log_error("raft",
-			  "the cluster's state is too large for a snapshot; the log grows until it "
-			  "shrinks",
-			  "node=%u bytes=%zu limit=%u", c->cfg.id, w.len,
-			  MESSAGE_SNAPSHOT_BYTES_MAX);
-		writer_free(&w);
-		return RAFT_BUSY;
-	}
-	*bufs = raft_malloc(sizeof(**bufs));
-	CHECK(*bufs);
-	*n_bufs = 1;
-	(*bufs)[0].len = w.len;
-	/* libraft frees it with raft_free, which is free. */
-	(*bufs)[0].base = w.data ? w.data : xmalloc(1);
-	return 0;
-}
-
-static int fsm_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
-{
-	struct consensus *c = fsm->data;
-	int rc = c->cfg.hooks->restore(c->cfg.ctx, buf->base, buf->len, c->view.snapshot_index);
-
-	if (rc < 0) {
-		log_error("raft", "a snapshot cannot be restored", "node=%u index=%llu error=%s",
-			  c->cfg.id, (unsigned long long)c->view.snapshot_index, err_name(rc));
-		c->failed = "a snapshot cannot be restored";
-		return RAFT_MALFORMED;
-	}
-	raft_free(buf->base); /* ours now */
-	return 0;
-}
 
 /* ---- After each call into libraft ---- */
 
@@ -284,133 +226,6 @@ void consensus_receive(struct consensus *c, uint16_t from, const void *msg, size
 		consensus_settle(c);
 }
 
-/* ---- Time ---- */
-
-static bool is_voter(const struct consensus *c)
-{
-	const struct raft_server *s = configuration_get(&c->raft.configuration, c->cfg.id);
-
-	return s && s->role == RAFT_VOTER;
-}
-
-/* Both states keep it in the same place (libraft relies on it, too). */
-static uint64_t timer_left_ms(struct consensus *c)
-{
-	uint64_t end =
-		c->raft.election_timer_start + c->raft.follower_state.randomized_election_timeout;
-	uint64_t now = consensus_now_ms(c);
-
-	return end > now ? end - now : 0;
-}
-
-static void wake(struct consensus *c)
-{
-	uint64_t delay, now = consensus_now_ms(c) - c->jump_ms;
-
-	if (consensus_resigning(c) && c->raft.state != RAFT_LEADER)
-		delay = c->resign_until_ms > now ? c->resign_until_ms - now : 1;
-	else if (c->raft.state == RAFT_LEADER)
-		delay = c->raft.configuration.n > 1 ? c->raft.heartbeat_timeout / 2
-						    : c->raft.election_timeout / 2;
-	else if (!is_voter(c))
-		delay = NO_VOTER_WAKE_MS; /* its ticks do nothing */
-	else if (guard_x5_no_tick(c) || guard_x6_waits(c))
-		return; /* the write's end comes here again */
-	else
-		delay = MAX(timer_left_ms(c), 1u);
-	/* One that comes early looks again: a follower's timer is put off by each heartbeat. */
-	if (c->wake_at_ms && c->wake_at_ms <= now + delay)
-		return;
-	c->wake_at_ms = now + delay;
-	c->env->ops->wake_in(c->env, delay);
-}
-
-void consensus_on_wake(struct consensus *c)
-{
-	c->wake_at_ms = 0;
-	if (c->dead || c->stopping)
-		return;
-	if (!guard_x5_no_tick(c) && !guard_x6_waits(c) &&
-	    (c->raft.state == RAFT_LEADER || !consensus_resigning(c))) {
-		consensus_enter(c);
-		c->tick(&c->io);
-		consensus_leave(c);
-		consensus_after_call(c);
-	}
-	consensus_settle(c);
-}
-
-/* Safety does not rest on time: libraft may be shown any clock that does not go backwards. */
-static void jump_to_timer(struct consensus *c, uint64_t left_ms)
-{
-	uint64_t left = timer_left_ms(c);
-
-	if (left > left_ms && rule(RULE_JUMP))
-		c->jump_ms += left - left_ms;
-	c->gone_mark = c->raft.election_timer_start;
-}
-
-void consensus_leader_gone(struct consensus *c, uint16_t leader)
-{
-	unsigned rank = 0;
-
-	if (c->dead || c->stopping || c->raft.state != RAFT_FOLLOWER || !is_voter(c) ||
-	    c->raft.follower_state.current_leader.id != leader || leader == c->cfg.id)
-		return;
-	for (unsigned i = 0; i < c->raft.configuration.n; i++) {
-		const struct raft_server *s = &c->raft.configuration.servers[i];
-
-		rank += s->role == RAFT_VOTER && s->id < c->cfg.id && s->id != leader;
-	}
-	c->gone_rounds = GONE_ROUNDS;
-	jump_to_timer(c, rank * GONE_STEP_MS);
-	wake(c);
-}
-
-/* A candidate that was refused (the others' timers had not ended yet, or its log is the shorter
- * one) stands again one round later, still staggered, instead of an election timeout later. */
-static void hurry(struct consensus *c)
-{
-	if (c->gone_rounds == 0 || c->raft.state != RAFT_CANDIDATE ||
-	    c->gone_mark == c->raft.election_timer_start)
-		return;
-	c->gone_rounds--;
-	jump_to_timer(c, configuration_voters(&c->raft.configuration) * GONE_STEP_MS);
-}
-
-/* ---- Resigning ----
- *
- * libraft's transfer of leadership is not to be used (R6). A leader that nobody hears is nothing new to
- * Raft: the others elect another one, whose messages depose it; the same without one, at its own next look
- * at its contacts. Meanwhile it does not stand for election itself, or it would win with the longest log.
- * So it must not have the longest: as long as something here is not committed, it may be needed to lead. */
-
-bool consensus_resigning(struct consensus *c)
-{
-	return c->resign_until_ms != 0;
-}
-
-void consensus_resign(struct consensus *c)
-{
-	if (c->dead || c->stopping || c->raft.state != RAFT_LEADER || consensus_resigning(c) ||
-	    c->raft.commit_index < raft_last_index(&c->raft))
-		return;
-	c->resign_until_ms = consensus_now_ms(c) - c->jump_ms + RESIGN_MS;
-	consensus_fail_waiting(c, -ERR_NOT_LEADER);
-	consensus_turn(c);
-	log_info("raft", "the leader resigns", "node=%u term=%llu", c->cfg.id,
-		 (unsigned long long)c->raft.current_term);
-}
-
-static void resign_step(struct consensus *c)
-{
-	bool led = c->raft.state == RAFT_FOLLOWER && c->raft.follower_state.current_leader.id != 0 &&
-		   c->raft.follower_state.current_leader.id != c->cfg.id;
-
-	if (led || consensus_now_ms(c) - c->jump_ms >= c->resign_until_ms)
-		c->resign_until_ms = 0;
-}
-
 /* ---- The turn ---- */
 
 static void tell_changes(struct consensus *c)
@@ -489,13 +304,13 @@ void consensus_settle(struct consensus *c)
 		if (!c->stopping) {
 			consensus_member_run(c);
 			consensus_pump(c);
-			hurry(c);
+			consensus_hurry(c);
 		}
 		consensus_disk_kick(c);
 		if (consensus_resigning(c))
-			resign_step(c);
+			consensus_resign_step(c);
 		if (!c->stopping)
-			wake(c);
+			consensus_wake(c);
 	}
 	consensus_complete(c);
 	if (!c->dead && !c->stopping)
@@ -549,11 +364,7 @@ static int start_raft(struct consensus *c)
 {
 	int rc;
 
-	c->fsm = (struct raft_fsm){.version = 1,
-				   .data = c,
-				   .apply = fsm_apply,
-				   .snapshot = fsm_snapshot,
-				   .restore = fsm_restore};
+	consensus_fsm_init(c);
 	CHECK(raft_init(&c->raft, &c->io, &c->fsm, c->cfg.id, c->address) == 0);
 	raft_set_heartbeat_timeout(&c->raft,
 				   c->cfg.heartbeat_ms ? c->cfg.heartbeat_ms : HEARTBEAT_MS);
@@ -661,7 +472,7 @@ void consensus_status(const struct consensus *c, struct consensus_status *out)
 
 	memset(out, 0, sizeof(*out));
 	out->role = consensus_is_leader(c)       ? CONSENSUS_LEADER
-		    : !is_voter(c)               ? CONSENSUS_STANDBY
+		    : !consensus_is_voter(c)               ? CONSENSUS_STANDBY
 		    : r->state == RAFT_CANDIDATE ? CONSENSUS_CANDIDATE
 						 : CONSENSUS_FOLLOWER;
 	out->leader = consensus_is_leader(c)      ? c->cfg.id

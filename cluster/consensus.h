@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libraft's door. Raft for the cluster's one group: libraft 0.15.0 for the algorithm, our own raft_io
  * (log, term, vote and snapshots in a small RocksDB of its own with synced writes; messages through
- * the caller). Guards R1–R12 and X1–X11 (consensus.c lists them) live here. One loop; callbacks from it.
+ * the caller). Guards R1–R12 and X1–X12 (consensus.c lists them) live here. One loop; callbacks from it.
  *
  * Where only a restart from the disk is the cure (a write of the log failed, libraft gave up, its
  * configuration is not the log's) the process logs why and ends with EX_TEMPFAIL (75): the service

@@ -183,8 +183,17 @@ void consensus_fire_sent(struct consensus *c);
 void consensus_finish_close(struct consensus *c);
 uint64_t consensus_now_ms(struct consensus *c); /* as shown to libraft */
 
-/* consensus.c */
+/* consensus_fsm.c */
+void consensus_fsm_init(struct consensus *c);
+
+/* consensus_clock.c */
+bool consensus_is_voter(const struct consensus *c); /* by its own log */
 bool consensus_resigning(struct consensus *c);
+void consensus_resign_step(struct consensus *c); /* looks whether it has resigned long enough */
+void consensus_wake(struct consensus *c);	  /* sets the wake-up */
+void consensus_hurry(struct consensus *c);	  /* a candidate that was refused stands again soon */
+
+/* consensus.c */
 void consensus_settle(struct consensus *c);
 void consensus_after_call(
 	struct consensus *c); /* after each call into libraft: checks, role, barrier */
