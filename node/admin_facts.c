@@ -173,10 +173,24 @@ static void note_returns(struct admin *a)
 
 static void gather_begin(struct admin *a);
 
+/* Those whom this gathering answers, and not the next one. */
+static void waiters_take(struct admin *a, struct list *out)
+{
+	struct list next = LIST_INIT(next), *n;
+
+	while ((n = list_pop_front(&a->facts_waiters))) {
+		struct facts_waiter *w = list_entry(n, struct facts_waiter, link);
+
+		list_push_back(w->next ? &next : out, n);
+		w->next = false;
+	}
+	list_splice_back(&a->facts_waiters, &next);
+}
+
 static void gather_finish(struct gather *g)
 {
 	struct admin *a = g->admin;
-	struct list waiters;
+	struct list waiters = LIST_INIT(waiters);
 
 	put_fact(a, a->cfg.identity->number, g->local, true);
 	for (unsigned i = 0; g->ask && i < g->ask->count; i++) {
@@ -188,13 +202,11 @@ static void gather_finish(struct gather *g)
 	forget_removed(a);
 	note_returns(a);
 	a->gather = NULL;
-	if (a->facts_stale) {
+	waiters_take(a, &waiters);
+	if (a->facts_stale)
 		gather_begin(a);
-		return;
-	}
-	a->facts_us = loop_mono_us(a->cfg.loop);
-	list_init(&waiters);
-	list_splice_back(&waiters, &a->facts_waiters);
+	else
+		a->facts_us = loop_mono_us(a->cfg.loop);
 	while (!list_empty(&waiters)) {
 		struct list *l = list_pop_front(&waiters);
 
@@ -253,6 +265,7 @@ int facts_refresh(struct admin *a, struct facts_waiter *w, struct wait *wait)
 			return 0;
 	}
 	w->wait = wait;
+	w->next = a->facts_stale;
 	list_push_back(&a->facts_waiters, &w->link);
 	return PENDING;
 }

@@ -56,6 +56,7 @@ struct fact {
 struct facts_waiter {
 	struct list link;
 	struct wait *wait;
+	bool next; /* what is gathered now was asked for before something that it must know of */
 };
 
 struct gather;
@@ -113,8 +114,7 @@ void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
 /* What the map here does not have may be a moment old: the leader is asked, once. False: this is it,
  * or there is none. */
 bool admin_ask_leader(struct areq *q);
-/* Passed on to voters in turn until one has the CA key. */
-void admin_forward_to_ca(struct areq *q);
+void admin_forward_to_ca(struct areq *q); /* to voters in turn, until one has the CA key */
 void admin_owners_look(struct timer *t); /* the timer's */
 
 /* ---- Facts (admin_facts.c) ---- */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is cut off, symmetrically and one way, in network namespaces: the minority serves nothing stale,
 the rest goes on, and after healing everything is in-sync."""
-import sys, os, time
+import sys, os, subprocess, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
 
@@ -44,4 +44,26 @@ for n in ("1", "2", "3"):
     lab.do("resume", n)
     lab.in_sync()
 history.finish()
+step("beside a frozen node, and others who ask for facts of now all the time, a question is answered")
+env = dict(os.environ, ASHLAR_ADMIN="unix:" + lab.path(1, "admin.sock"))
+
+
+def ask(*words):
+    return subprocess.Popen([os.path.join(BIN, "ashlar"), *words], env=env, stdout=subprocess.DEVNULL)
+
+
+lab.do("pause", "3")
+others, question, begun, answered = [], None, time.monotonic(), None
+while time.monotonic() < begun + 10:
+    others.append(ask("can-stop", "node2"))
+    time.sleep(0.4)  # their rate: less than a gathering takes
+    if len(others) == 3:
+        question, begun = ask("status"), time.monotonic()
+    if question and answered is None and question.poll() is not None:
+        answered = time.monotonic() - begun
+if question.wait() or answered is None or answered > 5:
+    fail(f"status was answered after {answered} s, by exit code {question.returncode}")
+for o in others:
+    o.wait()
+lab.do("resume", "3")
 lab.done()
