@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests in, answers out: who may ask what, routes, errors, and passing a request on to another
- * node. Must never let a request that changes something through on a weaker identity than its route
- * wants. */
-#include <stdarg.h>
+/* Requests in: who asks, what they may ask, and the route to who answers. Must never let a request that
+ * changes something through on a weaker identity than its route wants. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,181 +66,6 @@ static const struct route routes[] = {
 	{"PUT", "/v1/settings/*", RIGHT_ADMIN, false, admin_put_setting},
 };
 
-uint64_t wall_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
-const struct map *admin_map(const struct admin *a)
-{
-	return a->ops ? state_map(a->ops->state(a->cluster)) : NULL;
-}
-
-/* ---- Answers -----------------------------------------------------------------------------------
- */
-
-static void request_free(struct areq *q)
-{
-	list_del(&q->link);
-	json_free(q->body);
-	free(q->method);
-	free(q->path);
-	free(q->query);
-	free(q->param);
-	free(q->op);
-	free(q);
-}
-
-static void send_text(struct areq *q, int status, const char *type, const char *text)
-{
-	if (q->answered)
-		return;
-	q->answered = true;
-	if (q->http)
-		http_reply(q->http, status, type, text, strlen(text));
-	else if (q->done)
-		q->done(q->done_arg, status, text);
-	else if (q->admin->ops)
-		q->admin->ops->call_answer(q->admin->cluster, q->ticket, status, text);
-}
-
-void admin_reply_text(struct areq *q, int status, const char *type, const char *text)
-{
-	send_text(q, status, type, text);
-	request_free(q);
-}
-
-static char *finish_json(struct json *body)
-{
-	CLEANUP(free_ptr) char *text = NULL;
-
-	json_put_u64(body, "schema", ADMIN_SCHEMA);
-	text = json_print(body, false);
-	json_free(body);
-	return xasprintf("%s\n", text);
-}
-
-void admin_reply(struct areq *q, int status, struct json *body)
-{
-	CLEANUP(free_ptr) char *text = finish_json(body);
-
-	admin_reply_text(q, status, "application/json", text);
-}
-
-static int http_status(int rc)
-{
-	static const struct {
-		int rc, status;
-	} table[] = {
-		{-ERR_NOT_FOUND, 404},  {-ENOENT, 404},          {-ERR_EXISTS, 409},
-		{-ERR_CLAIMED, 409},    {-EEXIST, 409},          {-ERR_BUSY, 409},
-		{-ERR_HELD, 409},       {-EBUSY, 409},           {-ERR_INVALID, 400},
-		{-ERR_LIMIT, 400},      {-EINVAL, 400},          {-ERR_TOO_FEW, 507},
-		{-ERR_FULL, 507},       {-ENOSPC, 507},          {-ERR_NO_LEADER, 503},
-		{-ERR_NOT_LEADER, 503}, {-ERR_UNAVAILABLE, 503}, {-ERR_UNCLAIMED, 503},
-		{-ERR_CLOSED, 503},     {-ERR_RETRY, 503},       {-ETIMEDOUT, 504},
-		{-ERR_AUTH, 401},       {-ERR_REFUSED, 403},     {-ERR_FOREIGN, 403},
-		{-ERR_FENCED, 403},     {-ERR_OCCUPIED, 409},
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(table); i++)
-		if (table[i].rc == rc)
-			return table[i].status;
-	return 500;
-}
-
-static struct json *error_json(int rc, const char *message)
-{
-	struct json *j = json_object_new();
-
-	json_put_str(j, "error", err_name(rc));
-	json_put_str(j, "message", message);
-	return j;
-}
-
-void admin_fail(struct areq *q, int rc, const char *fmt, ...)
-{
-	char text[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	admin_reply(q, http_status(rc), error_json(rc, text[0] ? text : err_text(rc)));
-}
-
-bool admin_failed(struct areq *q, int rc, const struct command_result *r)
-{
-	if (rc == 0 && r->code == 0)
-		return false;
-	if (rc == -ETIMEDOUT)
-		admin_fail(q, rc,
-			   "no answer from the cluster within %u s; it may still happen: look "
-			   "before you "
-			   "repeat",
-			   PROPOSE_TIMEOUT_MS / 1000);
-	else if (rc < 0)
-		admin_fail(q, rc, "%s", err_text(rc));
-	else
-		admin_fail(q, r->code, "%s", r->text[0] ? r->text : err_text(r->code));
-	return true;
-}
-
-struct json *admin_source(const struct admin *a)
-{
-	struct json *j = json_object_new();
-	const struct map *m = admin_map(a);
-	struct consensus_status st = {0};
-	const struct map_node *leader;
-	uint64_t now = loop_mono_us(a->cfg.loop), applied;
-
-	json_put_str(j, "node", a->cfg.config->name);
-	json_put_u64(j, "node_number", a->cfg.identity->number);
-	json_put_u64(j, "time_ms", wall_ms());
-	if (!m)
-		return j;
-	a->ops->status(a->cluster, &st);
-	applied = a->ops->applied_us(a->cluster);
-	leader = st.leader ? map_node(m, st.leader) : NULL;
-	json_put_u64(j, "map_version", m->version);
-	json_put_u64(j, "map_age_ms", applied && applied < now ? (now - applied) / 1000 : 0);
-	json_put_str(j, "leader", leader ? leader->name : NULL);
-	json_put_u64(j, "term", st.term);
-	return j;
-}
-
-bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out)
-{
-	size_t len = strlen(key);
-	unsigned long long n;
-	char *end;
-
-	*out = dflt;
-	for (const char *p = q->query; p; p = strchr(p, '&')) {
-		p += *p == '&';
-		if (strncmp(p, key, len) || p[len] != '=')
-			continue;
-		n = strtoull(p + len + 1, &end, 10);
-		if (p[len + 1] < '0' || p[len + 1] > '9' || (*end && *end != '&') || n > UINT32_MAX) {
-			admin_fail(q, -ERR_INVALID, "%s= takes a whole number up to %u", key, UINT32_MAX);
-			return false;
-		}
-		*out = (uint32_t)n;
-	}
-	return true;
-}
-
-void admin_command(const struct areq *q, uint16_t kind, struct command *out)
-{
-	memset(out, 0, sizeof(*out));
-	out->kind = kind;
-	out->time_ms = wall_ms();
-	snprintf(out->actor, sizeof(out->actor), "%s", q->actor);
-}
-
 /* ---- Routing -----------------------------------------------------------------------------------
  */
 
@@ -286,6 +109,29 @@ static bool allowed(const struct route *r, enum admin_who who)
 	return false;
 }
 
+/* A node that runs no cluster can answer little: why, and what to do. */
+static void fail_unclaimed(struct areq *q)
+{
+	const struct identity *id = q->admin->cfg.identity;
+
+	if (id->removed)
+		admin_fail(q, -ERR_UNCLAIMED,
+			   "this node was removed from cluster %s; to use it again: stop ashlard, "
+			   "empty %s, start it and join",
+			   id->cluster_name, q->admin->cfg.config->state_dir);
+	else if (id->behind > id->recovery)
+		admin_fail(q, -ERR_UNCLAIMED,
+			   "cluster %s was recovered without this node; with ashlard stopped: "
+			   "ashlard recover --follow TOKEN, as the recovery printed it",
+			   id->cluster_name);
+	else if (id->number)
+		admin_fail(q, -ERR_RETRY, "ashlard is still starting; try again in a moment");
+	else
+		admin_fail(q, -ERR_UNCLAIMED,
+			   "this node belongs to no cluster yet: `ashlar cluster init` "
+			   "makes one, `ashlar node join TOKEN` joins one");
+}
+
 static void dispatch(struct areq *q)
 {
 	bool known_path = false;
@@ -298,40 +144,13 @@ static void dispatch(struct areq *q)
 		known_path = true;
 		if (strcmp(r->method, q->method))
 			continue;
-		if (!allowed(r, q->who)) {
-			admin_fail(q, -ERR_REFUSED, "%s may not %s %s%s", q->actor, q->method,
-				   q->path,
-				   r->right == RIGHT_LOCAL ? "; only root on the node itself may"
-							   : "");
-			return;
-		}
-		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->removed) {
-			admin_fail(q, -ERR_UNCLAIMED,
-				   "this node was removed from cluster %s; to use it again: stop ashlard, "
-				   "empty %s, start it and join",
-				   q->admin->cfg.identity->cluster_name, q->admin->cfg.config->state_dir);
-			return;
-		}
-		if (!q->admin->ops && !r->unclaimed &&
-		    q->admin->cfg.identity->behind > q->admin->cfg.identity->recovery) {
-			admin_fail(q, -ERR_UNCLAIMED,
-				   "cluster %s was recovered without this node; with ashlard stopped: "
-				   "ashlard recover --follow TOKEN, as the recovery printed it",
-				   q->admin->cfg.identity->cluster_name);
-			return;
-		}
-		if (!q->admin->ops && !r->unclaimed && q->admin->cfg.identity->number) {
-			admin_fail(q, -ERR_RETRY,
-				   "ashlard is still starting; try again in a moment");
-			return;
-		}
-		if (!q->admin->ops && !r->unclaimed) {
-			admin_fail(q, -ERR_UNCLAIMED,
-				   "this node belongs to no cluster yet: `ashlar cluster init` "
-				   "makes one, `ashlar node join TOKEN` joins one");
-			return;
-		}
-		r->handle(q);
+		if (!allowed(r, q->who))
+			admin_fail(q, -ERR_REFUSED, "%s may not %s %s%s", q->actor, q->method, q->path,
+				   r->right == RIGHT_LOCAL ? "; only root on the node itself may" : "");
+		else if (!q->admin->ops && !r->unclaimed)
+			fail_unclaimed(q);
+		else
+			r->handle(q);
 		return;
 	}
 	if (known_path)
@@ -433,6 +252,51 @@ void admin_request(struct admin *a, const char *method, const char *path, const 
 	start(q, json, json ? strlen(json) : 0);
 }
 
+/* ---- What handlers ask --------------------------------------------------------------------------
+ */
+
+uint64_t wall_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+const struct map *admin_map(const struct admin *a)
+{
+	return a->ops ? state_map(a->ops->state(a->cluster)) : NULL;
+}
+
+bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out)
+{
+	size_t len = strlen(key);
+	unsigned long long n;
+	char *end;
+
+	*out = dflt;
+	for (const char *p = q->query; p; p = strchr(p, '&')) {
+		p += *p == '&';
+		if (strncmp(p, key, len) || p[len] != '=')
+			continue;
+		n = strtoull(p + len + 1, &end, 10);
+		if (p[len + 1] < '0' || p[len + 1] > '9' || (*end && *end != '&') || n > UINT32_MAX) {
+			admin_fail(q, -ERR_INVALID, "%s= takes a whole number up to %u", key, UINT32_MAX);
+			return false;
+		}
+		*out = (uint32_t)n;
+	}
+	return true;
+}
+
+void admin_command(const struct areq *q, uint16_t kind, struct command *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->kind = kind;
+	out->time_ms = wall_ms();
+	snprintf(out->actor, sizeof(out->actor), "%s", q->actor);
+}
+
 /* ---- Life --------------------------------------------------------------------------------------
  */
 
@@ -507,13 +371,7 @@ void admin_stop(struct admin *a)
 	http_unlisten(a->http);
 	/* Their operations may still be resumed by the cluster on its way down; only the answer
 	 * goes now. */
-	list_for_each(q, &a->requests, link)
-	{
-		CLEANUP(free_ptr)
-		char *text = finish_json(error_json(-ERR_CLOSED, "ashlard is stopping"));
-
-		send_text(q, 503, "application/json", text);
-	}
+	list_for_each(q, &a->requests, link) admin_say_stopping(q);
 }
 
 void admin_destroy(struct admin *a)
@@ -524,7 +382,7 @@ void admin_destroy(struct admin *a)
 		return;
 	CHECK(a->stopping);
 	a->ops = NULL;
-	list_for_each_safe(q, next, &a->requests, link) request_free(q);
+	list_for_each_safe(q, next, &a->requests, link) admin_request_free(q);
 	timer_fini(&a->tick);
 	timer_fini(&a->owners);
 	facts_free(a);
@@ -533,79 +391,3 @@ void admin_destroy(struct admin *a)
 	http_destroy(a->http);
 	free(a);
 }
-
-/* ---- The real cluster --------------------------------------------------------------------------
- */
-
-static const struct state *real_state(void *c)
-{
-	return control_state(c);
-}
-
-static void real_status(void *c, struct consensus_status *out)
-{
-	control_status(c, out);
-}
-
-static uint64_t real_applied_us(void *c)
-{
-	return control_applied_us(c);
-}
-
-static bool real_peer_connected(void *c, uint16_t node)
-{
-	return control_peer_connected(c, node);
-}
-
-static uint64_t real_peer_silent_us(void *c, uint16_t node)
-{
-	return control_peer_silent_us(c, node);
-}
-
-static int real_propose(void *c, struct control_propose *p, const struct command *cmd,
-			uint64_t deadline_ms, struct wait *w)
-{
-	return control_propose(c, p, cmd, deadline_ms, w);
-}
-
-static int real_volume_create(void *c, struct control_propose *p, const struct map_volume *want,
-			      const char *actor, struct wait *w)
-{
-	return control_volume_create(c, p, want, actor, w);
-}
-
-static int real_volume_resize(void *c, struct control_propose *p, uint32_t volume, uint64_t size,
-			      const char *actor, struct wait *w)
-{
-	return control_volume_resize(c, p, volume, size, actor, w);
-}
-
-static int real_call(void *c, struct control_call *q, uint16_t node, const char *method,
-		     const char *path, const char *json, uint64_t timeout_ms, struct wait *w)
-{
-	return control_call(c, q, node, method, path, json, timeout_ms, w);
-}
-
-static void real_call_answer(void *c, uint64_t ticket, int status, const char *json)
-{
-	control_call_answer(c, ticket, status, json);
-}
-
-static struct relocate_node *real_contacts(void *c)
-{
-	return control_contacts(c);
-}
-
-const struct admin_cluster_ops admin_control_ops = {
-	.state = real_state,
-	.status = real_status,
-	.applied_us = real_applied_us,
-	.peer_connected = real_peer_connected,
-	.peer_silent_us = real_peer_silent_us,
-	.propose = real_propose,
-	.volume_create = real_volume_create,
-	.volume_resize = real_volume_resize,
-	.call = real_call,
-	.call_answer = real_call_answer,
-	.contacts = real_contacts,
-};

@@ -91,13 +91,14 @@ struct admin {
 	bool scrub_told;
 };
 
-/* ---- Answers (admin.c). Each frees the request. ---- */
+/* ---- Requests (admin.c) and answers (admin_answer.c), each of which frees the request. ---- */
 void admin_reply(struct areq *q, int status, struct json *body); /* takes body over; adds schema */
 void admin_reply_text(struct areq *q, int status, const char *type, const char *text);
 void admin_fail(struct areq *q, int rc, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* A result of the state machine or of the way to it. true: it was a failure and has been answered.
- */
+/* A result of the state machine or of the way to it. True: it was a failure and has been answered. */
 bool admin_failed(struct areq *q, int rc, const struct command_result *r);
+void admin_say_stopping(struct areq *q); /* this one does not: its operation may still be resumed */
+void admin_request_free(struct areq *q);
 /* Who said it and how old it is: put under "source" of every answer about the cluster. */
 struct json *admin_source(const struct admin *a);
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
@@ -105,8 +106,7 @@ const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
 bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out);
 /* Refuses bodies with members nobody reads; false: the request was answered. */
 bool admin_only_known(struct areq *q, const char *const *known, size_t n);
-void admin_command(const struct areq *q, uint16_t kind,
-		   struct command *out); /* time and actor filled in */
+void admin_command(const struct areq *q, uint16_t kind, struct command *out); /* time, actor filled in */
 
 /* A request passed on to the node that has to do it, once it is up (within 2 s, or it fails); its
  * answer is this request's answer. timeout_ms counts from then. */
