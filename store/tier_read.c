@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading blocks of a page from the capacity devices. It must never give out bytes that do not
  * match the fingerprint in the map: on a mismatch it looks the page up once more (the block may
- * have moved), reads once more, and then calls the block bad. While it runs it holds a reader's
- * reference, so that what it looks up is not written over under it (I10). */
+ * have moved), reads once more, and then calls the block bad. A share that is gone says nothing as long
+ * as the page names another one each time: it was overwritten between the two lookups. While it runs it
+ * holds a reader's reference, so that what it looks up is not written over under it (I10). */
 #include <stdlib.h>
 
 #include "node/base/rules.h"
@@ -34,6 +35,7 @@ struct read_op {
 	struct wait lookup_wait, share_wait;
 	struct work share_work;
 	uint64_t unresolved;                 /* shared blocks whose place is being looked up */
+	uint64_t gone[PAGE_BLOCKS];          /* the share that was not there any more, last time */
 	struct map_entry entry[PAGE_BLOCKS]; /* of the blocks to do: where they are */
 	struct buf *bounce;
 	uint64_t todo; /* blocks not yet produced */
@@ -383,7 +385,7 @@ static void blocks_bad(struct read_op *r, uint64_t mask)
 	}
 	tier_suspect(r->s->t, r->s->index, r->op->object, r->op->page, mask);
 	r->op->bad |= mask;
-	r->todo = 0;
+	r->todo &= ~mask;
 }
 
 static void read_end(struct read_op *r)
@@ -465,8 +467,26 @@ static void read_lookup_done(struct wait *w, int rc)
 		read_go(r);
 }
 
+/* Blocks whose share was gone, and not the one that was gone the time before. */
+static uint64_t overwritten_meanwhile(struct read_op *r)
+{
+	uint64_t found = 0;
+
+	for (uint64_t m = r->todo; m; m &= m - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(m);
+		uint64_t word = r->map->entry[i].word;
+
+		if (map_entry_has_place(r->entry[i].word) || word == r->gone[i])
+			continue;
+		r->gone[i] = word;
+		found |= 1ull << i;
+	}
+	return found;
+}
+
 static void read_verify(struct read_op *r)
 {
+	uint64_t later;
 	int rc;
 
 	for (unsigned k = 0; k < r->run_count; k++) {
@@ -479,8 +499,9 @@ static void read_verify(struct read_op *r)
 				r->todo &= ~(1ull << i);
 	}
 	bounce_put(r);
-	if (r->todo && r->again)
-		blocks_bad(r, r->todo);
+	later = overwritten_meanwhile(r);
+	if (r->again && r->todo & ~later)
+		blocks_bad(r, r->todo & ~later);
 	if (!r->todo) {
 		read_end(r);
 		return;
@@ -515,6 +536,7 @@ static int read_try(struct tier_shard *s, struct tier_read *op)
 	r->map = op->map;
 	r->todo = todo;
 	r->again = false;
+	memset(r->gone, 0, sizeof(r->gone));
 	r->bounce = NULL;
 	read_resolve(r);
 	if (r->unresolved) {

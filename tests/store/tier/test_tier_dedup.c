@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <unistd.h>
 
 #include "store/codec.h"
@@ -194,6 +195,134 @@ TEST(dedup, an_equal_block_becomes_a_share_and_goes_with_its_last_reference)
 	d_write_one(&h, m, 1, 2, 3001);
 	EXPECT_EQ(d_kind_at(&h, 1, 2, 0, &b), MAP_SHARE);
 	EXPECT(map_share_id(b) > id);
+	d_end(&h, m);
+}
+
+/* A read whose lookups wait at gates: each holds the threads of the pool that looks things up, until it is
+ * opened. What is asked for behind a gate is done when it opens, and before the next one. */
+#define POOL_THREADS 2
+
+struct gate {
+	sem_t open;
+	struct work work[POOL_THREADS];
+	struct wait wait[POOL_THREADS];
+};
+
+struct gated_read {
+	struct h_call call;
+	struct gate gates[3], *gate;
+	struct map_page map;
+	struct tier_read read;
+	struct wait wait;
+	_Atomic int rc;
+};
+
+static struct gated_read gated;
+
+static int gate_run(struct work *w)
+{
+	struct gate *g = &gated.gates[0];
+
+	while (w < g->work || w >= g->work + POOL_THREADS)
+		g++;
+	while (sem_wait(&g->open))
+		;
+	return 0;
+}
+
+static void gate_passed(struct wait *w, int rc)
+{
+}
+
+static void gate_queue(struct h_call *c)
+{
+	for (unsigned i = 0; i < POOL_THREADS; i++) {
+		gated.gate->work[i].run = gate_run;
+		gated.gate->wait[i].resume = gate_passed;
+		EXPECT_EQ(worker_submit(c->h->tier->pool, c->h->loops[0], &gated.gate->work[i],
+					&gated.gate->wait[i]),
+			  PENDING);
+	}
+	h_done(c, 0);
+}
+
+static void gate_close(struct harness *h, unsigned gate)
+{
+	gated.gate = &gated.gates[gate];
+	sem_init(&gated.gate->open, 0, 0);
+	h_run(h, 0, &gated.call, gate_queue);
+}
+
+static void gate_open(unsigned gate)
+{
+	for (unsigned i = 0; i < POOL_THREADS; i++)
+		sem_post(&gated.gates[gate].open);
+}
+
+static void gated_done(struct wait *w, int rc)
+{
+	atomic_store(&gated.rc, rc);
+}
+
+static void gated_begin(struct h_call *c)
+{
+	gated.wait.resume = gated_done;
+	atomic_store(&gated.rc, 1);
+	EXPECT_EQ(tier_read(c->h->tier, 0, &gated.read, &gated.wait), PENDING);
+	h_done(c, 0);
+}
+
+static void looks_a_page_up(struct h_call *c)
+{
+	h_done(c, c->h->tier->shards[0].batches[0].busy);
+}
+
+static bool page_lookup(struct harness *h)
+{
+	h_run(h, 0, &gated.call, looks_a_page_up);
+	return gated.call.rc;
+}
+
+/* The first block of two pages, so that it is a share; the one that was there is gone. */
+static void write_share(struct harness *h, struct model *m, uint64_t seed)
+{
+	d_write_one(h, m, 0, 1, seed);
+	d_write_one(h, m, 0, 2, seed);
+}
+
+/* It is overwritten between any two lookups of a read: that is no damage. */
+TEST(dedup, a_share_that_is_gone_whenever_it_is_looked_up)
+{
+	struct harness h;
+	struct model *m = xcalloc(1, sizeof(*m));
+	uint8_t *dest = xalloc_aligned(BLOCK_SIZE, BLOCK_SIZE), want[BLOCK_SIZE];
+	struct share_row row;
+
+	d_start(&h, m, "overwritten", 32);
+	write_share(&h, m, 3001);
+	EXPECT_OK(h_page_get(&h, 0, 1, &gated.map));
+	EXPECT_EQ(map_entry_kind(gated.map.entry[0].word), MAP_SHARE);
+	gated.read = (struct tier_read){
+		.object = h_object_id(0), .page = 1, .count = 1, .map = &gated.map, .dest = dest};
+	gate_close(&h, 0);
+	h_run(&h, 0, &gated.call, gated_begin); /* the share's lookup waits */
+	write_share(&h, m, 3003);
+	EXPECT(!d_row_get(&h, map_share_id(gated.map.entry[0].word), &row));
+	gate_close(&h, 1);
+	gate_open(0);
+	EXPECT_SOON(page_lookup(&h)); /* and waits */
+	gate_close(&h, 2);
+	gate_open(1);
+	EXPECT_SOON(!page_lookup(&h)); /* the lookup of the share that it found waits */
+	EXPECT_EQ(atomic_load(&gated.rc), 1);
+	write_share(&h, m, 3005);
+	gate_open(2);
+	EXPECT_SOON(atomic_load(&gated.rc) != 1);
+	EXPECT_OK(atomic_load(&gated.rc));
+	EXPECT_EQ(gated.read.bad, 0);
+	h_block(3005, want);
+	EXPECT_MEM(dest, want, BLOCK_SIZE);
+	free(dest);
 	d_end(&h, m);
 }
 
