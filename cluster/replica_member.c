@@ -104,15 +104,16 @@ static enum nak_reason find_cut(struct object *o, const struct msg_join *m, stru
 {
 	const struct object_header *h = store_header(o->store);
 	struct version last = store_last(o->store), commit = store_commit_version(o->store);
+	struct version known = version_max(commit, store_known(o->store)); /* in a copy beyond what is here */
 	uint64_t seq = MIN(last.seq, m->last.seq);
 	uint32_t theirs;
 
 	/* What is committed is in every replica of I, so its primary has lost it. */
-	if (commit.seq > m->last.seq)
+	if (known.seq > m->last.seq)
 		return NAK_AHEAD;
-	if (commit.seq) {
-		theirs = epoch_tenure(m->epochs, m->epoch_count, commit.seq);
-		if (theirs && theirs != commit.tenure)
+	if (known.seq) {
+		theirs = epoch_tenure(m->epochs, m->epoch_count, known.seq);
+		if (theirs && theirs != known.tenure)
 			return NAK_DIVERGED;
 	}
 	*cut = commit;

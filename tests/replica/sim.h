@@ -154,7 +154,7 @@ bool sim_store_has_marked(struct store *s);
 void sim_store_spoil(struct store *s); /* its log is damaged where it was durable (L3) */
 void sim_store_mend(struct store *s); /* what it could not read, it can again */
 bool sim_store_quiet(struct store *s);
-struct version sim_store_page(struct store *s, uint64_t object, uint32_t page);
+struct version sim_store_page(struct store *s, uint64_t object, uint32_t page, bool destaged);
 const char *sim_store_compare(struct store *a, struct store *b, uint64_t object, uint32_t *page);
 bool sim_store_holds(struct store *s, uint64_t object);
 

@@ -446,11 +446,13 @@ const char *sim_store_compare(struct store *sa, struct store *sb, uint64_t objec
 	return NULL;
 }
 
-struct version sim_store_page(struct store *s, uint64_t object, uint32_t page)
+struct version sim_store_page(struct store *s, uint64_t object, uint32_t page, bool destaged)
 {
 	struct store_object *o = only(s, object);
 
-	return o && o->page[page] ? o->page[page]->view.v : (struct version){0};
+	if (!o || !o->page[page])
+		return (struct version){0};
+	return destaged ? o->page[page]->base.v : o->page[page]->view.v;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
