@@ -242,7 +242,6 @@ static int create_put(struct object_create *c)
 	struct stored_header st = {.born = atomic_load(&s->generation)};
 	struct retry_table none = {0};
 
-	c->header = writer_init_heap();
 	stored_header_encode(&st, &none, (struct version){0}, &c->header);
 	return tier_object_put(s->tier, c->shard->index, c->op->id, c->op->gen, c->op->volume,
 			       c->header.data, c->header.len, &c->work, &c->wait);
@@ -267,6 +266,7 @@ int store_object_create(struct store *s, unsigned shard, struct store_create *op
 		return -ERR_EXISTS;
 	c = xcalloc(1, sizeof(*c));
 	c->wait.resume = on_create;
+	c->header = writer_init_heap();
 	c->op = op;
 	c->shard = sh;
 	c->deleting = old;

@@ -42,13 +42,17 @@ struct tier {
 
 static struct db *dbs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool full, paused;
+static atomic_bool full, paused, broken;
 static atomic_uint headers;
 static _Atomic uint64_t commits;
 
 void fake_tier_set_full(bool on)
 {
 	full = on;
+}
+void fake_tier_set_broken(bool on)
+{
+	broken = on;
 }
 void fake_tier_set_paused(bool on)
 {
@@ -508,6 +512,8 @@ int tier_object_delete(struct tier *t, unsigned shard, uint64_t object, uint32_t
 {
 	struct fobject **o;
 
+	if (broken)
+		return -EIO;
 	pthread_mutex_lock(&lock);
 	for (o = &t->db->objects; *o && (*o)->id != object; o = &(*o)->next)
 		;

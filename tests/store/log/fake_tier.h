@@ -10,6 +10,7 @@ void fake_tier_copy(const char *from, const char *to); /* `to` becomes what `fro
 bool fake_tier_is_fake(void); /* false: the real one is linked, and cannot be copied while it runs */
 void fake_tier_drop(const char *dir);
 void fake_tier_set_full(bool full);    /* destage answers -ERR_FULL */
+void fake_tier_set_broken(bool broken); /* objects cannot be deleted: -EIO */
 void fake_tier_set_paused(bool paused); /* destage waits; let go by unpausing */
 unsigned fake_tier_headers(void);      /* object headers committed so far */
 uint64_t fake_tier_commits(void);

@@ -10,6 +10,9 @@ bool fake_tier_is_fake(void)
 void fake_tier_set_full(bool full)
 {
 }
+void fake_tier_set_broken(bool broken)
+{
+}
 void fake_tier_set_paused(bool paused)
 {
 }

@@ -782,6 +782,21 @@ static uint64_t write_until_full(struct rig *r)
 	}
 }
 
+/* A replica that takes the place of another one, which cannot be deleted: an error, and nothing else. */
+TEST(store, a_replica_in_place_of_one_that_cannot_be_deleted)
+{
+	struct rig r;
+
+	rig_make(&r, "undeleted", 1, false, 192 * MIB);
+	EXPECT_OK(rig_open(&r, 1));
+	EXPECT_OK(rig_create(&r, 2, 1));
+	fake_tier_set_broken(true);
+	EXPECT_RC(rig_create(&r, 2, 2), -EIO);
+	fake_tier_set_broken(false);
+	EXPECT_OK(rig_create(&r, 2, 2));
+	rig_close(&r);
+}
+
 /* Full capacity is latency, then space: nothing is lost while the tier says FULL. */
 TEST(store, tier_full_then_not)
 {
