@@ -167,6 +167,15 @@ bool health_rebuild_text(const struct health_rebuild *r, char out[128])
 	return out[0];
 }
 
+static uint64_t undecided_objects(const struct health_input *in)
+{
+	uint64_t objects = 0;
+
+	for (unsigned k = 0; k < in->node_count; k++)
+		objects += in->nodes[k].undecided;
+	return objects;
+}
+
 static void data_item(struct ctx *c, const char *code, enum health_severity severity,
 		      uint64_t count, const char *what, bool by_node, bool by_group, bool by_cut)
 {
@@ -175,6 +184,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 				       : "   # if it is gone for good: ashlar volume force NAME";
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
+	/* Nobody copies what nobody serves. What is undecided has a single replica in-sync, mostly. */
+	bool all_undecided = !strcmp(code, "DATA_SINGLE_COPY") && count <= undecided_objects(c->in);
 	char text[128];
 	size_t n;
 
@@ -186,6 +197,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	    (unsigned long long)c->out->objects, what);
 	if (listed(c, "RECOVERY_UNSETTLED") && !strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "RECOVERY_UNSETTLED");
+	else if (all_undecided)
+		SAY(i->caused_by, "DATA_UNDECIDED");
 	else if (by_node && listed(c, "NODE_DOWN"))
 		SAY(i->caused_by, "NODE_DOWN");
 	else if (by_group)
@@ -203,13 +216,15 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	else
 		SAY(i->risk, "one more lost copy leaves them with a single one");
 	n = strlen(i->summary);
-	if (c->in->rebuild && strcmp(code, "DATA_UNAVAILABLE") &&
+	if (c->in->rebuild && strcmp(code, "DATA_UNAVAILABLE") && !all_undecided &&
 	    health_rebuild_text(c->in->rebuild, text))
 		snprintf(i->summary + n, sizeof(i->summary) - n, "; %s", text);
 	if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
 	else if (!strcmp(i->caused_by, "RECOVERY_UNSETTLED"))
 		SAY(i->command, "ashlar health   # RECOVERY_UNSETTLED says what is waited for");
+	else if (!strcmp(i->caused_by, "DATA_UNDECIDED"))
+		SAY(i->command, "ashlar health   # DATA_UNDECIDED says how to decide");
 	else if (!strcmp(i->caused_by, "NODE_DOWN"))
 		SAY(i->command, "bring the node back: ashlar node list%s", or_force);
 	else if (!strcmp(i->caused_by, "NET_PARTIAL_PARTITION"))
@@ -329,13 +344,11 @@ static void check_copies(struct ctx *c)
 static void check_undecided(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_UNDECIDED", HEALTH_ERROR);
-	uint64_t objects = 0;
+	uint64_t objects = undecided_objects(c->in);
 
-	for (unsigned k = 0; k < c->in->node_count; k++) {
-		objects += c->in->nodes[k].undecided;
+	for (unsigned k = 0; k < c->in->node_count; k++)
 		if (c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
-	}
 	if (!keep_item(c, i))
 		return;
 	i->count = (unsigned)objects;
@@ -495,9 +508,9 @@ static void check_scrub(struct ctx *c)
 
 void health_check_data(struct ctx *c)
 {
+	check_undecided(c);
 	check_copies(c);
 	check_rebuild(c);
-	check_undecided(c);
 	check_damage(c);
 	check_repairing(c);
 	check_scrub(c);

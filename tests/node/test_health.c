@@ -812,6 +812,26 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	world_fini(&w);
 }
 
+TEST(health, nobody_is_said_to_copy_what_nobody_serves)
+{
+	struct health_rebuild r = {.filling = 1};
+	struct world w;
+	const struct health_item *i;
+
+	world_init(&w, 3, 2);
+	w.object[0].member[1].in = false;
+	w.in.rebuild = &r;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_SINGLE_COPY")->summary, "being copied"));
+	w.hn[0].undecided = 1;
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_SINGLE_COPY");
+	EXPECT_STR(i->caused_by, "DATA_UNDECIDED");
+	EXPECT(!strstr(i->summary, "being copied") && strstr(i->command, "DATA_UNDECIDED"));
+	EXPECT(must(&w, "DATA_UNDECIDED")->count);
+	world_fini(&w);
+}
+
 TEST(health, damage_that_waits_for_repair)
 {
 	static struct world w;
