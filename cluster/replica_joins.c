@@ -131,6 +131,23 @@ static void propose_better(struct member *m)
 	replica_propose(o->r, &c);
 }
 
+/* A replica that is out has what is nowhere else. */
+void member_quarantine(struct member *m)
+{
+	struct object_change c = object_change_for(m->primary->object, OBJ_QUARANTINE);
+
+	c.replica = m->id;
+	replica_propose(m->primary->r, &c);
+}
+
+/* A copy that was never finished may be removed at any time, when an older replica is back or its node goes,
+ * and purged: not if it is in quarantine. That takes it from the members, and still nobody serves. */
+static void keep_unfinished(struct member *m)
+{
+	m->primary->ahead_kept = true;
+	member_quarantine(m);
+}
+
 /* Of an unsure object: one of I that has more goes on instead. Of any: another one has it by right or by
  * half, a copy may have been under way to it. Nobody but an operator can tell; until then nobody serves. */
 static void is_ahead(struct member *m)
@@ -140,7 +157,9 @@ static void is_ahead(struct member *m)
 	m->ahead = true;
 	if (m->in)
 		propose_better(m);
-	else if (!p->ahead_told)
+	else if (!m->filled && !p->object->config.unsure)
+		keep_unfinished(m);
+	if (!m->in && !p->ahead_told)
 		replica_event(p->r, 2, "DATA_NEWER",
 			      "object %llx: the replica on node %u, group %u, which is not in sync, has "
 			      "writes that are nowhere else; an operator must decide: ashlar volume force",
@@ -163,15 +182,6 @@ static void lacks_committed(struct member *m)
 	primary_end(o, "it lacks what a member knows to be committed");
 }
 
-/* A replica that is out has what is nowhere else, and this one serves already. */
-void member_quarantine(struct member *m)
-{
-	struct object_change c = object_change_for(m->primary->object, OBJ_QUARANTINE);
-
-	c.replica = m->id;
-	replica_propose(m->primary->r, &c);
-}
-
 /* It is asked again every second; that is said once. */
 static void contradicts(struct member *m)
 {
@@ -185,6 +195,8 @@ static void contradicts(struct member *m)
 	m->diverged = true;
 	if (m->primary->state == PRIMARY_SERVE && !m->in)
 		member_quarantine(m);
+	else if (!m->in && !m->filled && !o->config.unsure)
+		keep_unfinished(m);
 }
 
 /* The member said that it does not join, and why. */

@@ -132,6 +132,8 @@ static bool all_seen(const struct primary *p)
  * it is in reach and has not said yet that it does not. */
 static bool undecided(const struct primary *p, uint64_t now)
 {
+	if (p->ahead_kept)
+		return true;
 	for (unsigned i = 0; i < p->member_count; i++) {
 		const struct member *m = &p->member[i];
 
@@ -491,14 +493,17 @@ bool primary_tick(struct primary *p, uint64_t now)
 
 const char *primary_conflict(const struct primary *p)
 {
-	for (unsigned i = 0; p->state != PRIMARY_SERVE && i < p->member_count; i++) {
-		if (p->member[i].ahead && !p->member[i].in)
-			return "a replica that is not in sync has acknowledged writes which are missing "
-			       "here; an operator must decide";
+	bool ahead = p->ahead_kept;
+
+	for (unsigned i = 0; i < p->member_count; i++)
+		ahead |= p->member[i].ahead && !p->member[i].in;
+	if (p->state != PRIMARY_SERVE && ahead)
+		return "a replica that is not in sync has acknowledged writes which are missing here; an "
+		       "operator must decide";
+	for (unsigned i = 0; p->state != PRIMARY_SERVE && i < p->member_count; i++)
 		if (p->member[i].diverged)
 			return "a replica has acknowledged writes that contradict what is here; an "
 			       "operator must decide";
-	}
 	return NULL;
 }
 

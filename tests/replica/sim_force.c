@@ -86,6 +86,8 @@ static struct object_change change(uint32_t i, uint8_t op, unsigned node, unsign
 
 	if (member(i, node))
 		ch.replica = *member(i, node);
+	if (op == OBJ_QUARANTINE) /* the primary's to propose */
+		ch.incarnation = sim_object(i)->primary_incarnation;
 	return ch;
 }
 
