@@ -179,6 +179,26 @@ static bool job_danger(const struct admin *a, const struct state_job *j, const s
 	return false;
 }
 
+/* In its target, of all volumes: they are nobody's copies, and no job moves them. */
+static uint64_t job_quarantined(const struct admin *a, const struct state_job *j)
+{
+	const struct map *m = admin_map(a);
+	uint64_t count = 0;
+
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		for (uint32_t i = 0; i < v->objects; i++)
+			for (unsigned k = 0; k < v->object[i].member_count; k++) {
+				const struct map_member *mb = &v->object[i].member[k];
+				const struct map_group *g = map_group(m, mb->group);
+
+				count += mb->kept && g && (j->group ? g->id == j->group : g->node == j->node);
+			}
+	}
+	return count;
+}
+
 static struct json *job_to_json(const struct admin *a, unsigned index,
 				const struct relocate_plan *p)
 {
@@ -194,6 +214,7 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 	uint32_t stays = j->kind == JOB_EVACUATE ? r->left + r->stranded : r->left;
 	uint32_t left = j->state == JOB_DONE && j->kind != JOB_EVACUATE ? 0 : MAX(stays, there),
 		 total = MAX(j->total, left);
+	bool holds = state_job_holds(a->ops->state(a->cluster), j);
 	char why[200];
 	uint64_t lack = left ? bytes_left(a, p, index) : 0, all = MAX(total * size, lack);
 
@@ -225,7 +246,8 @@ static struct json *job_to_json(const struct admin *a, unsigned index,
 		if (seconds)
 			json_put_u64(out, "seconds_left_estimate", seconds);
 	}
-	json_put_bool(out, "holds_empty", state_job_holds(a->ops->state(a->cluster), j));
+	json_put_bool(out, "holds_empty", holds);
+	json_put_u64(out, "quarantined_replicas", holds ? job_quarantined(a, j) : 0); /* there still */
 	json_put_str(out, "waits_for", waits_for(a, j, r, p, why));
 	json_put_str(out, "danger", job_danger(a, j, r, why) ? why : NULL);
 	json_put_u64(out, "stuck_s", admin_job_stuck_s(a, j->id));

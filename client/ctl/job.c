@@ -45,6 +45,17 @@ static const char *rate_text(const struct json *j, char out[32])
 	return out;
 }
 
+/* Who was told that a target is empty might wipe it. */
+static void print_quarantined(const struct json *job)
+{
+	uint64_t n = json_u64(job, "quarantined_replicas", 0);
+
+	if (n)
+		printf("NOT EMPTY: the target of job %" PRIu64 " has %" PRIu64 " replica%s in quarantine, "
+		       "which no job moves: ashlar quarantine list\n",
+		       json_u64(job, "id", 0), n, n == 1 ? "" : "s");
+}
+
 static int job_list(struct ctl *c, int argc, char **argv)
 {
 	static const char *const head[] = {"#",    "KIND", "TARGET",  "STATE",  "DONE",
@@ -101,6 +112,8 @@ static int job_list(struct ctl *c, int argc, char **argv)
 	if (holding)
 		puts("an evacuation that is done keeps its target empty: ashlar job cancel ID lets replicas "
 		     "come there again");
+	for (size_t i = 0; i < json_len(list); i++)
+		print_quarantined(json_at(list, i));
 	print_source(j);
 	json_free(j);
 	return CTL_OK;
@@ -146,6 +159,7 @@ static void print_job(const struct json *j)
 		printf("  holds its target empty until that is removed; so that replicas come there again: "
 		       "ashlar job cancel %" PRIu64 "\n",
 		       json_u64(j, "id", 0));
+	print_quarantined(j);
 	if (json_u64(j, "stuck_s", 0))
 		printf("  has not moved for %s\n", age_text(json_u64(j, "stuck_s", 0), a));
 	printf("  started   %s ago by %s\n", age_text(json_u64(j, "age_s", 0), a),

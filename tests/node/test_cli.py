@@ -433,6 +433,10 @@ def jobs():
     expect(ashlar("job", "list"), 0, out="ashlar job cancel ID")
     answers[("GET", "/v1/jobs/3")] = (200, dict(job, state="done", percent=100, holds_empty=True))
     expect(ashlar("job", "show", "3"), 0, out="ashlar job cancel 3")
+    full = dict(job, state="done", percent=100, holds_empty=True, quarantined_replicas=2)
+    answers[("GET", "/v1/jobs/3")], answers[("GET", "/v1/jobs")] = (200, full), (200, {"jobs": [full]})
+    for words in (["show", "3"], ["list"]):
+        expect(ashlar("job", *words), 0, out="NOT EMPTY: the target of job 3 has 2 replicas in quarantine")
     answers[("GET", "/v1/jobs/3")] = (200, dict(job, waits_for="volume v: group 1: full"))
     expect(ashlar("job", "show", "3"), 0, out="waits for volume v: group 1: full")
     expect(ashlar("job", "wait", "3", "--for", "1s"), 8, err="still goes on")
