@@ -81,8 +81,6 @@ struct io {
 	int fd, op, flags;
 };
 enum io_flags { IO_DSYNC = 1 }; /* the write is durable at its completion */
-int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n, uint64_t off,
-	     struct wait *w) MUST_USE;
 int io_writev(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n, uint64_t off,
 	      int flags, struct wait *w) MUST_USE;
 int io_read(struct loop *l, struct io *io, int fd, void *data, size_t len, uint64_t off,

@@ -227,16 +227,6 @@ bool ring_reap(struct loop *l)
 	       (!list_empty(&l->io_waiting) && io_uring_sq_space_left(&l->ring));
 }
 
-int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
-	     uint64_t off, struct wait *w)
-{
-	*io = (struct io){.iov = iov, .iov_count = n, .off = off, .fd = fd, .op = RING_READ};
-	for (unsigned i = 0; i < n; i++)
-		io->len += iov[i].iov_len;
-	CHECK(io->len > 0);
-	return io_start(l, io, w);
-}
-
 int io_writev(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
 	      uint64_t off, int flags, struct wait *w)
 {

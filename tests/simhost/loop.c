@@ -384,13 +384,6 @@ static int io_start(struct loop *l, struct io *io, struct wait *w)
 	return PENDING;
 }
 
-int io_readv(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
-	     uint64_t off, struct wait *w)
-{
-	*io = (struct io){.iov = iov, .iov_count = n, .off = off, .fd = fd, .op = READ_OP};
-	return io_start(l, io, w);
-}
-
 int io_writev(struct loop *l, struct io *io, int fd, const struct iovec *iov, unsigned n,
 	      uint64_t off, int flags, struct wait *w)
 {
