@@ -152,6 +152,11 @@ static unsigned others(const struct state *s, uint16_t node)
 	return count;
 }
 
+unsigned state_node_quarantined(const struct state *s, uint16_t node)
+{
+	return stakes_count(s, node).kept;
+}
+
 bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200])
 {
 	const struct map_attachment *a = attached(s, node, now_ms);
@@ -200,6 +205,11 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 			"%u objects have no other in-sync replica that works than on node %s, of %s: "
 			"their data would be lost",
 			k->lost, n->name, k->volumes);
+	if (k->kept && !accept_loss)
+		return state_refuse(out, -ERR_INCOMPLETE,
+				    "%u replicas in quarantine on node %s may be the only ones with some "
+				    "acknowledged writes: ashlar quarantine discard gives them up",
+				    k->kept, n->name);
 	return 0;
 }
 

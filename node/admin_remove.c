@@ -193,6 +193,8 @@ static void dead_again(struct timer *t)
 
 static int dead_check(const struct removal *r, const char **why)
 {
+	const struct admin *a = r->q->admin;
+
 	if (facts_node_heard(r->q->admin, r->node)) {
 		*why = "it is up: without --dead it is removed in order; or stop it first";
 		return -ERR_REFUSED;
@@ -204,6 +206,12 @@ static int dead_check(const struct removal *r, const char **why)
 	if (r->report.lost && !r->accept_loss) {
 		*why = "some objects have no in-sync replica anywhere else: their data would be "
 		       "lost";
+		return -ERR_INCOMPLETE;
+	}
+	if (state_node_quarantined(a->ops->state(a->cluster), r->node) && !r->accept_loss) {
+		*why = "replicas in quarantine are on it, which may be the only ones with some "
+		       "acknowledged writes; `ashlar quarantine list` names them, `quarantine discard` "
+		       "gives them up";
 		return -ERR_INCOMPLETE;
 	}
 	*why = r->report.lost ? "what has no in-sync replica anywhere else is given up"

@@ -172,7 +172,10 @@ TEST(remove, a_replica_in_quarantine_is_named)
 	}
 	EXPECT(!state_node_may_leave(k.s, 2, k.time_ms, why) && strstr(why, "quarantine"));
 	EXPECT_RC(take_out(&k, 2, 0), -ERR_BUSY);
-	EXPECT_OK(take_out(&k, 2, NODE_REMOVE_DEAD));
+	EXPECT_RC(take_out(&k, 2, NODE_REMOVE_DEAD), -ERR_INCOMPLETE);
+	EXPECT(strstr(k.out.text, "quarantine discard"));
+	EXPECT_EQ(state_node_quarantined(k.s, 2), map_volume(kit_map(&k), 1)->objects);
+	EXPECT_OK(take_out(&k, 2, NODE_REMOVE_DEAD | NODE_REMOVE_ACCEPT_LOSS));
 	EXPECT_EQ(events(&k, "QUARANTINE_DISCARDED"), 1);
 	EXPECT_EQ(state_node_objects(k.s, 2), 0);
 	kit_fini(&k);
