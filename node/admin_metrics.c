@@ -105,6 +105,8 @@ static void say_health(struct text *t, struct admin *a)
 	say(t, "ashlar_health_objects{state=\"unavailable\"} %" PRIu64 "\n", r->unavailable);
 	say(t, "# TYPE ashlar_health_objects_unrepaired gauge\n");
 	say(t, "ashlar_health_objects_unrepaired %" PRIu64 "\n", r->unrepaired);
+	say(t, "# TYPE ashlar_health_objects_undecided gauge\n");
+	say(t, "ashlar_health_objects_undecided %" PRIu64 "\n", r->undecided);
 	say(t, "# TYPE ashlar_health_severity gauge\nashlar_health_severity %d\n", (int)r->overall);
 	say(t, "# TYPE ashlar_health_code gauge\n");
 	for (unsigned i = 0; i < r->count; i++)

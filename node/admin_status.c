@@ -126,6 +126,7 @@ static struct json *objects_to_json(const struct health_report *r)
 	json_put_u64(j, "single_copy", r->single);
 	json_put_u64(j, "unavailable", r->unavailable);
 	json_put_u64(j, "unrepaired", r->unrepaired); /* of them: a replica that counts may lack blocks */
+	json_put_u64(j, "undecided", r->undecided);   /* of them: serve nothing before an operator decides */
 	return j;
 }
 

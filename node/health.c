@@ -79,7 +79,8 @@ void health_evaluate(const struct health_input *in, struct health_report *out)
 
 	out->overall = HEALTH_OK;
 	out->count = 0;
-	out->objects = out->full = out->degraded = out->single = out->unavailable = out->unrepaired = 0;
+	out->objects = out->full = out->degraded = out->single = out->unavailable = 0;
+	out->unrepaired = out->undecided = 0;
 	health_count_voters(&c);
 	health_check_nodes(&c);
 	health_check_raft(&c);

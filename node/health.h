@@ -141,6 +141,7 @@ struct health_report {
 	uint64_t objects, full, degraded, single, unavailable;
 	/* of all of these: with such a replica in a disk group that lacks something, which it may be of */
 	uint64_t unrepaired;
+	uint64_t undecided; /* of all of these: that serve nothing before an operator decides */
 };
 
 void health_evaluate(const struct health_input *in, struct health_report *out);

@@ -344,18 +344,18 @@ static void check_copies(struct ctx *c)
 static void check_undecided(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_UNDECIDED", HEALTH_ERROR);
-	uint64_t objects = undecided_objects(c->in);
 
+	c->out->undecided = undecided_objects(c->in);
 	for (unsigned k = 0; k < c->in->node_count; k++)
 		if (c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
 	if (!keep_item(c, i))
 		return;
-	i->count = (unsigned)objects;
+	i->count = (unsigned)c->out->undecided;
 	SAY(i->summary,
 	    "%llu objects are not served: their in-sync replica lacks acknowledged writes, or contradicts "
 	    "another",
-	    (unsigned long long)objects);
+	    (unsigned long long)c->out->undecided);
 	SAY(i->risk, "their reads and writes wait; going on from the wrong replica loses what another has");
 	SAY(i->command, "ashlar volume force NAME   # what each has; nothing changes without --accept-loss");
 }

@@ -803,6 +803,7 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 2);
 	EXPECT_STR(must(&w, "DATA_UNDECIDED")->affected[0], "n3");
+	EXPECT_EQ(w.r.undecided, 2);
 	w.hn[2].undecided = 0;
 	/* It is history after a while. */
 	w.hn[1].lost_blocks = w.hn[1].damaged_blocks = w.hn[2].diverged_pages = 0;
