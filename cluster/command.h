@@ -42,7 +42,9 @@ enum object_op { OBJ_DROP = 1, OBJ_PROMOTE = 2, OBJ_TAKEOVER = 3, OBJ_PLACE = 4,
 		 /* The primary met writes at a replica it was filling that it lacks itself (T5). */
 		 OBJ_QUARANTINE = 9 };
 struct object_change {
-	uint8_t op, keep; /* keep: at a takeover: the old primary stays in I; at a drop: it has shown less */
+	/* keep: at a takeover: the old primary stays in I; at a drop: it has shown less; at a quarantine: all
+	 * of I lack what this one has (map.h, undecided) */
+	uint8_t op, keep;
 	uint64_t object;
 	uint32_t epoch; /* the one it was proposed on */
 	struct map_member replica; /* who; place: group and incarnation */

@@ -100,6 +100,9 @@ struct map_object {
 	/* Its configuration is from before such a recovery and may have been superseded: until a primary has
 	 * seen all members that may hold data, none is dropped, promoted, placed or removed. */
 	bool unsure;
+	/* One in quarantine has acknowledged writes that all of I lack, whose disks went back (T5): nobody
+	 * serves until an operator forces the object, or nothing is in quarantine any more. */
+	bool undecided;
 	uint64_t changed;
 };
 
@@ -200,7 +203,7 @@ uint32_t volume_objects_for(uint64_t size, uint64_t object_size, uint32_t stripe
  *               u8 copies, u8 min in-sync, u8 flags, u8 state, u32 attach epoch; then u32 reduce
  *   OBJECT      u64 id, u32 epoch, u32 tenure, u32 primary incarnation, u8 members | primary << 4,
  *               u8 mask of `in` members, members × (u16 group, u32 group incarnation, u32 gen),
- *               u8 mask of `filled` members, u8 mask of those `kept` | unsure << 7
+ *               u8 mask of `filled` members, u8 mask of those `kept` | undecided << 6 | unsure << 7
  *   ATTACHMENT  u32 id, u32 volume, u32 epoch, u8 mode, u8 revoked, str holder; then u32 ttl ms
  *   *_GONE      u32 id
  *   LIMITS      u32 floor MiB/s, u32 limit MiB/s

@@ -147,7 +147,7 @@ void map_object_write(struct writer *w, const struct map_object *o)
 		write_u32(w, o->member[i].gen);
 	}
 	write_u8(w, filled);
-	write_u8(w, (uint8_t)(kept | o->unsure << 7));
+	write_u8(w, (uint8_t)(kept | o->undecided << 6 | o->unsure << 7));
 }
 
 void map_object_read(struct reader *r, struct map_object *o)
@@ -177,8 +177,10 @@ void map_object_read(struct reader *r, struct map_object *o)
 		o->member[i].filled = filled >> i & 1;
 		o->member[i].kept = kept >> i & 1;
 	}
+	o->undecided = kept >> 6 & 1;
 	o->unsure = kept >> 7;
-	if (in & kept)
+	kept &= (1u << MEMBERS_MAX) - 1;
+	if (in & kept || (o->undecided && !kept))
 		r->bad = true;
 }
 

@@ -182,7 +182,6 @@ struct primary { /* one tenure of this node */
 	struct replicator *r;
 	enum primary_state state;
 	bool forced, ahead_told, lack_told; /* forced: it began with whatever was here */
-	bool ahead_kept; /* one that is ahead went into quarantine: this tenure never serves */
 	uint32_t tenure, joins;
 	unsigned refs;
 	struct version last, commit, tail_end, announced;

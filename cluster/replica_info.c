@@ -68,8 +68,11 @@ static bool is_undecided(const struct object *o)
 {
 	if (o->primary)
 		return primary_conflict(o->primary) != NULL;
-	return object_is_primary(o) && map_in_count(&o->config) == 1 && o->store && o->group &&
-	       !o->group->failed && (o->diverged || o->behind || store_is_damaged(o->store));
+	if (!object_is_primary(o))
+		return false;
+	return o->config.undecided ||
+	       (map_in_count(&o->config) == 1 && o->store && o->group && !o->group->failed &&
+		(o->diverged || o->behind || store_is_damaged(o->store)));
 }
 
 void replicator_stats(struct replicator *r, struct replicator_stats *out)

@@ -131,21 +131,33 @@ static void propose_better(struct member *m)
 	replica_propose(o->r, &c);
 }
 
-/* A replica that is out has what is nowhere else. */
-void member_quarantine(struct member *m)
+static void propose_quarantine(struct member *m, bool undecided)
 {
 	struct object_change c = object_change_for(m->primary->object, OBJ_QUARANTINE);
 
 	c.replica = m->id;
+	c.keep = undecided;
 	replica_propose(m->primary->r, &c);
+}
+
+/* A replica that is out has what is nowhere else. */
+void member_quarantine(struct member *m)
+{
+	propose_quarantine(m, false);
+}
+
+/* All of I are here, and lack it too. */
+static bool is_nowhere_in_sync(const struct primary *p)
+{
+	return p->state == PRIMARY_FENCE && !p->object->config.unsure;
 }
 
 /* A copy that was never finished may be removed at any time, when an older replica is back or its node goes,
  * and purged: not if it is in quarantine. That takes it from the members, and still nobody serves. */
 static void keep_unfinished(struct member *m)
 {
-	m->primary->ahead_kept = true;
-	member_quarantine(m);
+	if (!m->filled && is_nowhere_in_sync(m->primary))
+		propose_quarantine(m, true);
 }
 
 /* Of an unsure object: one of I that has more goes on instead. Of any: another one has it by right or by
@@ -157,14 +169,16 @@ static void is_ahead(struct member *m)
 	m->ahead = true;
 	if (m->in)
 		propose_better(m);
-	else if (!m->filled && !p->object->config.unsure)
+	else
 		keep_unfinished(m);
-	if (!m->in && !p->ahead_told)
+	if (m->in || (!is_nowhere_in_sync(p) && !p->object->config.unsure))
+		return;
+	if (!p->ahead_told)
 		replica_event(p->r, 2, "DATA_NEWER",
 			      "object %llx: the replica on node %u, group %u, which is not in sync, has "
 			      "writes that are nowhere else; an operator must decide: ashlar volume force",
 			      (unsigned long long)p->object->id, m->node, m->id.group);
-	p->ahead_told |= !m->in;
+	p->ahead_told = true;
 }
 
 /* T5 for the primary itself: what a member knows to be committed is missing here. It does not serve, and goes
@@ -195,7 +209,7 @@ static void contradicts(struct member *m)
 	m->diverged = true;
 	if (m->primary->state == PRIMARY_SERVE && !m->in)
 		member_quarantine(m);
-	else if (!m->in && !m->filled && !o->config.unsure)
+	else if (!m->in)
 		keep_unfinished(m);
 }
 

@@ -275,6 +275,9 @@ void object_apply(struct object *o)
 		o->moved |= r->draining && c->primary != o->me;
 		primary_end(o, "the map has another primary or tenure");
 		p = NULL;
+	} else if (p && p->state == PRIMARY_SERVE && o->config.undecided) {
+		primary_end(o, "an operator must decide which replica goes on");
+		p = NULL;
 	}
 	object_busy(o);
 	if (o->me < 0) {

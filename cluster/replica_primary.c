@@ -132,13 +132,13 @@ static bool all_seen(const struct primary *p)
  * it is in reach and has not said yet that it does not. */
 static bool undecided(const struct primary *p, uint64_t now)
 {
-	if (p->ahead_kept)
+	if (p->object->config.undecided)
 		return true;
 	for (unsigned i = 0; i < p->member_count; i++) {
 		const struct member *m = &p->member[i];
 
 		if (m->ahead || m->diverged ||
-		    (!m->want && m->filled && m->state == MEMBER_JOINING && now < m->since_us + ASK_US))
+		    (!m->want && m->state == MEMBER_JOINING && now < m->since_us + ASK_US))
 			return true;
 	}
 	return false;
@@ -493,7 +493,7 @@ bool primary_tick(struct primary *p, uint64_t now)
 
 const char *primary_conflict(const struct primary *p)
 {
-	bool ahead = p->ahead_kept;
+	bool ahead = p->object->config.undecided;
 
 	for (unsigned i = 0; i < p->member_count; i++)
 		ahead |= p->member[i].ahead && !p->member[i].in;

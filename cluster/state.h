@@ -71,8 +71,9 @@ static inline bool job_live(const struct state_job *j)
 /* Objects with a replica on the node, whatever the state of its groups. */
 bool state_node_empty(const struct state *s, uint16_t node); /* there is none: sooner told than how many */
 uint32_t state_node_objects(const struct state *s, uint16_t node);
+/* Objects with a replica in quarantine on the node. */
+unsigned state_node_quarantined(const struct state *s, uint16_t node);
 /* Nothing is on the node and nobody is attached through it; false: why, as the end of a sentence. */
-unsigned state_node_quarantined(const struct state *s, uint16_t node); /* objects */
 bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200]);
 /* The target is to be empty: a node's removal under way; an evacuation, which holds when it is done too,
  * until the target is removed or the job cancelled. */

@@ -50,7 +50,7 @@ enum object_refusal state_force(struct state *s, struct map_object *o, const str
 		mb->kept = !mb->in && map_member_node(&s->map, mb);
 	}
 	o->member[found].filled = true;
-	o->unsure = false;
+	o->unsure = o->undecided = false;
 	*epoch += EPOCH_COUNTER_MAX + 1;
 	o->primary = (uint8_t)found;
 	o->primary_incarnation = ch->incarnation;
@@ -69,6 +69,7 @@ enum object_refusal state_quarantine(struct state *s, struct map_object *o, cons
 	if (o->member[found].kept)
 		return OBJ_KEPT;
 	o->member[found].kept = true;
+	o->undecided |= ch->keep;
 	return OBJ_DONE;
 }
 

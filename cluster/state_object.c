@@ -46,6 +46,16 @@ static bool proposed_by_primary(const struct state *s, const struct map_object *
 	return p && p->id == ch->proposer && o->primary_incarnation == ch->incarnation;
 }
 
+/* Once nothing is in quarantine any more, nothing is left to decide about. */
+static void undecided_ends(struct map_object *o)
+{
+	bool kept = false;
+
+	for (unsigned i = 0; i < o->member_count; i++)
+		kept |= o->member[i].kept;
+	o->undecided &= kept;
+}
+
 void state_member_remove(struct state *s, struct map_object *o, unsigned i)
 {
 	o->member_count--;
@@ -54,6 +64,7 @@ void state_member_remove(struct state *s, struct map_object *o, unsigned i)
 	memset(&o->member[o->member_count], 0, sizeof(o->member[0]));
 	if (o->primary > i)
 		o->primary--;
+	undecided_ends(o);
 }
 
 static enum object_refusal drop(struct state *s, struct map_object *o,
@@ -310,6 +321,7 @@ static void regroup_object(struct state *s, const struct map_group *g, struct ma
 			placed = (int)(mb - o->member);
 		}
 	}
+	undecided_ends(o);
 	if (placed < 0)
 		return;
 	o->epoch++;

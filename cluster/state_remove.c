@@ -207,8 +207,9 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 			k->lost, n->name, k->volumes);
 	if (k->kept && !accept_loss)
 		return state_refuse(out, -ERR_INCOMPLETE,
-				    "%u replicas in quarantine on node %s may be the only ones with some "
-				    "acknowledged writes: ashlar quarantine discard gives them up",
+				    "%u objects have a replica in quarantine on node %s, which may be the "
+				    "only one with some acknowledged writes: ashlar quarantine discard gives "
+				    "them up",
 				    k->kept, n->name);
 	return 0;
 }
@@ -296,7 +297,7 @@ int state_node_remove(struct state *s, const struct command *c, struct command_r
 			n->name, n->id, dead ? " without it" : "");
 	if (k.kept)
 		state_event_add(s, 1, "QUARANTINE_DISCARDED",
-				"with node %s %u replicas in quarantine were given up", n->name,
+				"with node %s replicas in quarantine of %u objects were given up", n->name,
 				k.kept);
 	if (k.lost)
 		state_event_add(s, 2, "DATA_GIVEN_UP",

@@ -64,6 +64,8 @@ static bool available(const struct force *f, const struct map_object *o)
 	const struct map_node *n = map_primary_node(admin_map(f->q->admin), o);
 	const struct json *said = n ? replicas_said(&f->r, n->id, object_index(o->id)) : NULL;
 
+	if (o->undecided)
+		return false;
 	if (o->unsure) /* since a recovery: in-sync says nothing yet */
 		return said && facts_node_up(f->q->admin, n->id) && json_bool(said, "serving", false);
 	for (unsigned i = 0; i < o->member_count; i++)
@@ -137,7 +139,9 @@ static const char *why_not(const struct force *f, const struct map_object *o, co
 		return is_open(f, mb) ? "is not there: its node is about to make or to find it"
 				      : "is on a disk group that is not open: nothing is lost if it "
 					"comes back";
-	return o->unsure ? "may have less than another one, since the cluster was recovered" : "cannot serve";
+	return o->undecided ? "lacks acknowledged writes that one in quarantine has"
+	       : o->unsure  ? "may have less than another one, since the cluster was recovered"
+			    : "cannot serve";
 }
 
 static char *why_unavailable(const struct force *f, const struct map_object *o)

@@ -194,8 +194,9 @@ static void dead_again(struct timer *t)
 static int dead_check(const struct removal *r, const char **why)
 {
 	const struct admin *a = r->q->admin;
+	bool quarantined = state_node_quarantined(a->ops->state(a->cluster), r->node);
 
-	if (facts_node_heard(r->q->admin, r->node)) {
+	if (facts_node_heard(a, r->node)) {
 		*why = "it is up: without --dead it is removed in order; or stop it first";
 		return -ERR_REFUSED;
 	}
@@ -208,13 +209,15 @@ static int dead_check(const struct removal *r, const char **why)
 		       "lost";
 		return -ERR_INCOMPLETE;
 	}
-	if (state_node_quarantined(a->ops->state(a->cluster), r->node) && !r->accept_loss) {
+	if (quarantined && !r->accept_loss) {
 		*why = "replicas in quarantine are on it, which may be the only ones with some "
 		       "acknowledged writes; `ashlar quarantine list` names them, `quarantine discard` "
 		       "gives them up";
 		return -ERR_INCOMPLETE;
 	}
 	*why = r->report.lost ? "what has no in-sync replica anywhere else is given up"
+	       : quarantined  ? "everything has another in-sync replica; what is in quarantine there is "
+				"given up"
 			      : "everything has another in-sync replica";
 	return 0;
 }

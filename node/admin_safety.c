@@ -153,6 +153,7 @@ static struct json *objects_json(const struct safety_report *r)
 	json_put_u64(j, "degraded", r->degraded);
 	json_put_u64(j, "unavailable_now", r->unavailable_now);
 	json_put_u64(j, "unrepaired", r->unrepaired);
+	json_put_u64(j, "quarantined", r->quarantined);
 	return j;
 }
 

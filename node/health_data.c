@@ -172,7 +172,7 @@ static uint64_t undecided_objects(const struct health_input *in)
 	uint64_t objects = 0;
 
 	for (unsigned k = 0; k < in->node_count; k++)
-		objects += in->nodes[k].undecided;
+		objects += in->nodes[k].up ? in->nodes[k].undecided : 0; /* else it is what it said once */
 	return objects;
 }
 
@@ -185,7 +185,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
 	/* Nobody copies what nobody serves. What is undecided has a single replica in-sync, mostly. */
-	bool all_undecided = !strcmp(code, "DATA_SINGLE_COPY") && count <= undecided_objects(c->in);
+	bool all_undecided =
+		!by_node && !strcmp(code, "DATA_SINGLE_COPY") && count <= undecided_objects(c->in);
 	char text[128];
 	size_t n;
 
@@ -347,7 +348,7 @@ static void check_undecided(struct ctx *c)
 
 	c->out->undecided = undecided_objects(c->in);
 	for (unsigned k = 0; k < c->in->node_count; k++)
-		if (c->in->nodes[k].undecided)
+		if (c->in->nodes[k].up && c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
 	if (!keep_item(c, i))
 		return;

@@ -93,7 +93,7 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 			   const struct map_object *o)
 {
 	struct safety_report *r = w->out;
-	unsigned now = 0, serving = 0, left = 0, anywhere = 0, gone = 0;
+	unsigned now = 0, serving = 0, left = 0, anywhere = 0, gone = 0, kept = 0;
 	uint16_t damaged = 0; /* a group that stays, and would do, were it not for its damage */
 
 	for (unsigned i = 0; i < o->member_count; i++) {
@@ -105,6 +105,7 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 			continue;
 		goes = group_goes(w->in, g);
 		gone += goes;
+		kept += goes && m->kept;
 		if (!m->in)
 			continue;
 		now += group_works(w->in, g) && node_up(w->in, g->node);
@@ -116,10 +117,11 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 		anywhere += !goes && group_works(w->in, g);
 		left += !goes && group_stays_up(w->in, g);
 	}
-	r->unavailable_now += !now;
+	r->unavailable_now += !now || o->undecided;
 	if (!gone)
 		return;
 	r->objects++;
+	r->quarantined += w->in->for_good && kept;
 	if (w->in->for_good && !anywhere)
 		r->lost++;
 	else if (!left && now)
@@ -134,7 +136,7 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 		r->unrepaired++;
 		r->unrepaired_group = damaged;
 	}
-	if ((w->in->for_good && !anywhere) || (!left && now) ||
+	if ((w->in->for_good && (!anywhere || kept)) || (!left && now) ||
 	    (serving < v->min_in_sync && now >= v->min_in_sync))
 		name_volume(r, v);
 }
@@ -268,6 +270,11 @@ static void judge(struct what_if *w)
 			 "minimum: "
 			 "their writes would stop",
 			 n_(r->below_min));
+	else if (r->quarantined)
+		conclude(r, SAFETY_DATA,
+			 "%llu objects have a replica in quarantine there, which may be the only one with "
+			 "some acknowledged writes: decide first (ashlar quarantine list)",
+			 n_(r->quarantined));
 	else if (r->voters && r->voters_left < r->voters_needed)
 		conclude(r, SAFETY_QUORUM,
 			 "%u of %u voters would be left and %u are needed: no failover, attach or "

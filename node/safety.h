@@ -36,6 +36,9 @@ struct safety_report {
 	uint64_t single;      /* one */
 	uint64_t degraded;    /* fewer than their copies */
 	uint64_t unavailable_now; /* of all objects, whatever goes */
+	/* For good, beside the above: with a replica in quarantine on what goes, and maybe nowhere else what
+	 * it has. */
+	uint64_t quarantined;
 	/* Of lost, or unavailable: those with another in-sync replica, but in a disk group with damage that
 	 * is not repaired yet. It does not count: what it lacks may be in what goes only. */
 	uint64_t unrepaired;

@@ -16,6 +16,7 @@ static void print_objects(const struct json *o)
 		    {"unavailable", "would have no in-sync replica in reach"},
 		    {"below_min_in_sync", "would take no writes (min in-sync)"},
 		    {"single_copy", "would have a single copy"},
+		    {"quarantined", "would lose a replica in quarantine"},
 		    {"degraded", "would have fewer copies than their policy"},
 		    {"unavailable_now", "are unavailable now already"}};
 

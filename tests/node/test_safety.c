@@ -136,6 +136,25 @@ TEST(safety, a_copy_that_is_not_in_sync_does_not_count)
 	world_fini(&w);
 }
 
+/* It may have what nobody else has. To stop it for a while hurts nobody. */
+TEST(safety, a_replica_in_quarantine_is_not_to_be_lost)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.object[0].member[1].in = false; /* node 2's */
+	w.object[0].member[1].kept = true;
+	EXPECT_EQ(ask(&w, false, 1, 2, 0), SAFETY_OK);
+	EXPECT_EQ(w.r.unavailable_now, 0);
+	EXPECT_EQ(ask(&w, true, 1, 2, 0), SAFETY_DATA);
+	EXPECT(w.r.quarantined == 1 && !w.r.lost && strstr(w.r.why, "quarantine"));
+	EXPECT_STR(w.r.volume[0], "v");
+	w.object[0].undecided = true; /* nobody serves it */
+	EXPECT_EQ(ask(&w, false, 1, 2, 0), SAFETY_OK);
+	EXPECT_EQ(w.r.unavailable_now, 1);
+	world_fini(&w);
+}
+
 /* In-sync is said of replicas, damage is of blocks: what a damaged group lacks may be in one other place. */
 TEST(safety, a_damaged_group_is_no_other_copy)
 {

@@ -87,6 +87,7 @@ struct sim {
 	bool faults_over, fenced;
 	bool losing;        /* a case takes something from a replica, and may be told so */
 	unsigned newer_told; /* that one replica knows of what another lacks, or contradicts */
+	bool waits_told;     /* of these, by one that serves nothing before an operator decides */
 	unsigned lost_told;
 	bool damage_counts; /* also while members are out: then there may be no good copy */
 	uint64_t medium_errors, no_space;
@@ -250,6 +251,7 @@ bool sim_case_lost(uint64_t seed);
 /* An operator's (proposer 0) or a node's change of object i, to its member on `node`, as the map says now. */
 void sim_change_one(uint32_t i, uint8_t op, unsigned node, unsigned proposer);
 bool sim_case_newer_page(uint64_t seed);
+bool sim_case_newer_page_elsewhere(uint64_t seed);
 /* sim_joins.c */
 bool sim_case_reborn(uint64_t seed);
 bool sim_case_old_join(uint64_t seed);

@@ -152,6 +152,7 @@ static void hook_superseded(void *ctx)
 static void hook_event(void *ctx, uint8_t severity, const char *code, const char *text)
 {
 	sim_trace("event %s: %s", code, text);
+	sim.waits_told |= !strcmp(code, "DATA_NEWER");
 	sim.newer_told += !strcmp(code, "DATA_NEWER") || !strcmp(code, "DATA_DIVERGED");
 	sim.lost_told += !strcmp(code, "REPLICA_LOST_DATA");
 	if (severity >= 2 && !(sim.losing && (!strcmp(code, "DATA_CORRUPT_UNREPAIRABLE") ||

@@ -83,19 +83,24 @@ static struct version page_at_target(bool destaged)
 			      destaged);
 }
 
-static bool target_is_kept(void)
+static const struct map_member *member_of_target(void)
 {
 	const struct map_object *o = sim_object(0);
 
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (o->member[i].group == sim.proc[target].group)
-			return o->member[i].kept;
-	return false;
+			return &o->member[i];
+	return NULL;
+}
+
+static bool target_is_kept(void)
+{
+	return member_of_target() && member_of_target()->kept;
 }
 
 static bool target_is_out(void)
 {
-	return sim_object(0)->member_count == 1;
+	return !member_of_target();
 }
 
 static bool target_is_there(void)
@@ -134,24 +139,18 @@ static bool loss_is_met(void)
 	return nobody_serves() || target_is_kept();
 }
 
-/* The target has one page of the time that the source's disk forgets: the other page waits for a write, so
- * the fill does not end. Does its log still say which commit the page is of, nobody serves before an operator
- * decided; else the page is met by the next fill, while the source serves. What is forgotten are zeroes where
- * nothing was: nobody misses them. */
-bool sim_case_newer_page(uint64_t seed)
+/* The source serves, whose disk will forget what is written from now on. The target, which was away, has one
+ * page of that time: the other page waits for a write, so the fill does not end. What is forgotten are zeroes
+ * where nothing was: nobody misses them. */
+static void begin_with_a_newer_page(const struct sim_plan *plan, bool never_filled)
 {
-	struct sim_plan plan = {
-		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
-	bool known, never_filled = seed % 8 >= 4;
-	struct version page;
-
-	sim_begin_written(&plan);
-	if (seed % 4 < 2) /* else its source never had anything there */
+	sim_begin_written(plan);
+	if (plan->seed % 4 < 2) /* else its source never had anything there */
 		sim_client_does(0, IO_WRITE, 0, PAGE_BLOCK + 1);
 	sim_wait_for(sim_clients_done, "the first writes are done");
 	sim_wait_for(sim_all_in, "all are in");
 	source = map_primary_node(state_map(sim.state), sim_object(0))->id;
-	target = 3 - source;
+	target = source % 2 + 1;
 	sim_proc_crash(target);
 	sim_wait_for(dropped, "it is dropped");
 	if (never_filled)
@@ -166,31 +165,63 @@ bool sim_case_newer_page(uint64_t seed)
 	sim_proc_start(target);
 	step_while(page_is_not_there);
 	sim_run_until(sim.now_us + 100000, NULL);
-	for (unsigned i = 0; i < 40 && seed % 2; i++)
+	for (unsigned i = 0; i < 40 && plan->seed % 2; i++)
 		sim_store_destage(sim.proc[target].disk);
-	page = page_at_target(false);
-	known = !version_eq(page, page_at_target(true));
+}
+
+static void source_goes_back(void)
+{
 	sim.losing = true;
-	sim_proc_crash(source);
-	sim_proc_crash(target);
+	for (unsigned i = 1; i <= sim.plan.nodes; i++)
+		sim_proc_crash(i);
 	sim_store_go_back(sim.proc[source].disk);
 	sim_store_slow(sim.proc[source].disk, 0);
 	sim_proc_start(source);
 	sim_proc_start(target);
-	sim_wait_for(loss_is_met, "the loss is met");
-	if (never_filled) { /* an older replica is back, and the leader thinks that this one is too much */
-		sim_run_until(sim.now_us + 1000000, NULL);
-		for (unsigned i = 0; i < 5; i++) {
-			sim_change_one(0, OBJ_REMOVE, target, 0);
-			sim_run_until(sim.now_us + 400000, NULL);
-		}
+}
+
+/* It stays so: no restart makes anybody serve, nor a leader who thinks that this replica is one too many. */
+static void nobody_serves_for_long(void)
+{
+	for (unsigned i = 0; i < 5; i++) {
+		sim_change_one(0, OBJ_REMOVE, target, 0);
+		sim_run_until(sim.now_us + 400000, NULL);
 	}
-	if (!target_is_kept() || nobody_serves()) {
-		sim_run_until(sim.now_us + 3000000, NULL);
-		if (!nobody_serves())
-			sim_fail("somebody serves what is not all of it");
+	sim_proc_crash(source);
+	sim_proc_start(source);
+	sim_run_until(sim.now_us + 5000000, NULL);
+	if (!nobody_serves())
+		sim_fail("somebody serves what is not all of it:%s", sim_describe());
+}
+
+/* Does the target's log still say which commit its page is of, nobody serves before an operator decided; else
+ * the page is met by the next fill, while the source serves. */
+bool sim_case_newer_page(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 2, .copies = 2, .clients = 2, .ops_per_client = 60, .depth = 4};
+	bool known, never_filled = seed % 8 >= 4, give_up = never_filled && seed % 16 >= 8;
+	struct version page;
+
+	begin_with_a_newer_page(&plan, never_filled);
+	page = page_at_target(false);
+	known = !version_eq(page, page_at_target(true));
+	source_goes_back();
+	sim_wait_for(loss_is_met, "the loss is met");
+	if (never_filled)
+		sim_wait_for(target_is_kept, "the copy is in quarantine");
+	if (sim.waits_told || sim_object(0)->undecided) {
+		nobody_serves_for_long();
+		if (give_up) {
+			change_target(OBJ_DISCARD, 0, target_is_out);
+			change_target(OBJ_PLACE, 0, target_is_there);
+			sim_wait_for(sim_all_in, "all are in again");
+			return sim_finish();
+		}
 		sim_change_one(0, OBJ_FORCE, source, 0);
 		sim_wait_for(target_is_kept, "the target is in quarantine");
+	} else if (known) {
+		sim_fail("the only copy was not asked before the source served:%s", sim_describe());
 	}
 	if (!sim.failure[0] && !sim.newer_told && (known || !sim.lost_told))
 		sim_fail("acknowledged writes were lost, and nobody was told");
@@ -200,5 +231,33 @@ bool sim_case_newer_page(uint64_t seed)
 	sim_change_one(0, OBJ_DISCARD, target, 0);
 	sim_change_one(0, OBJ_PLACE, target, 0);
 	sim_wait_for(sim_all_in, "all are in again");
+	return sim_finish();
+}
+
+static bool target_has_answered(void)
+{
+	const struct object *o = object_find(sim.proc[source].r, object_id(sim.volume, 0));
+
+	for (unsigned i = 0; o && o->primary && i < o->primary->member_count; i++)
+		if (o->primary->member[i].node == target && o->primary->member[i].nak_us)
+			return true;
+	return false;
+}
+
+/* A third one is in sync and has everything, and only is later than the copy: no operator is asked. */
+bool sim_case_newer_page_elsewhere(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
+
+	begin_with_a_newer_page(&plan, seed % 8 >= 4);
+	source_goes_back();
+	sim_run_until(sim.now_us + 700000, target_has_answered); /* later it would be dropped */
+	for (unsigned i = 1; i <= 3; i++)
+		if (i != source && i != target)
+			sim_proc_start(i);
+	sim_wait_for(sim_all_in, "all are in again");
+	if (!sim.failure[0] && target_is_kept())
+		sim_fail("a replica is in quarantine though another one has all that it has");
 	return sim_finish();
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Force and quarantine in the state machine. Object 1:0 has copies on groups (nodes) P and S, P is its
  * primary; S was dropped, P is away. */
+#include "cluster/map_codec.h"
 #include "tests/state/state_kit.h"
 
 static struct object_change change(struct fix *f, uint8_t op, uint16_t who, uint16_t proposer)
@@ -177,6 +178,68 @@ TEST(force, a_primary_puts_what_has_more_in_quarantine)
 	fix_refused(&f, change(&f, OBJ_PROMOTE, f.s, f.p), OBJ_KEPT);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DISCARD, f.s, 0)), OBJ_DONE);
 	kit_fini(&f.k);
+}
+
+/* What all of I lack holds the object until somebody decided: by a force, or once nothing is in quarantine
+ * any more, given up or gone with its group. */
+static void fix_undecided(struct fix *f)
+{
+	struct object_change ch;
+
+	fix_init(f);
+	ch = change(f, OBJ_QUARANTINE, f->s, f->p);
+	ch.keep = 1;
+	EXPECT_EQ(kit_change(&f->k, ch), OBJ_DONE);
+	EXPECT(f->o->undecided && fix_member(f, f->s)->kept);
+}
+
+TEST(force, what_is_undecided_stays_so_until_an_operator_decides)
+{
+	struct state *copy;
+	struct map m;
+	struct fix f;
+
+	fix_undecided(&f);
+	restart(&f, f.p);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.p, f.p)), OBJ_DONE);
+	EXPECT(f.o->undecided);
+	kit_copies(&f.k, &copy, &m);
+	EXPECT(map_object(state_map(copy), f.o->id)->undecided && map_object(&m, f.o->id)->undecided);
+	map_fini(&m);
+	state_destroy(copy);
+	restart(&f, f.p);
+	EXPECT_EQ(kit_change(&f.k, force(&f, f.p)), OBJ_DONE);
+	EXPECT(!f.o->undecided && fix_member(&f, f.s)->kept);
+	kit_fini(&f.k);
+
+	fix_undecided(&f);
+	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_DISCARD, f.s, 0)), OBJ_DONE);
+	EXPECT(!f.o->undecided);
+	kit_fini(&f.k);
+
+	fix_undecided(&f);
+	EXPECT_OK(kit_regroup(&f.k, f.s, f.s, 1, 2));
+	EXPECT(!f.o->undecided && !fix_member(&f, f.s)->kept);
+	kit_fini(&f.k);
+}
+
+/* Without one in quarantine there is nothing to decide about: no such record is ours. */
+TEST(force, an_undecided_record_without_a_quarantine_is_refused)
+{
+	struct map_object o = {.epoch = 2, .tenure = 1, .member_count = 2, .undecided = true}, back;
+	uint8_t bytes[128];
+	struct writer w;
+	struct reader r;
+
+	o.member[0].in = true;
+	for (int kept = 0; kept < 2; kept++) {
+		o.member[1].kept = kept;
+		w = writer_init(bytes, sizeof(bytes));
+		map_object_write(&w, &o);
+		r = reader_init(bytes, w.len);
+		map_object_read(&r, &back);
+		EXPECT(r.bad == !kept && back.undecided);
+	}
 }
 
 /* The choice can be taken back. */

@@ -455,6 +455,29 @@ TEST(golden, an_unsure_object)
 	EXPECT(reader_done(&r) && back.unsure && back.member[0].in && !back.member[0].kept);
 }
 
+TEST(golden, an_undecided_object)
+{
+	struct map_object o = {.epoch = 3,
+			       .tenure = 2,
+			       .primary_incarnation = 3,
+			       .member_count = 2,
+			       .member = {{4, 5, 6, .in = true, .filled = true}, {7, 8, 9, .kept = true}},
+			       .undecided = true},
+			  back = {0};
+	struct reader r;
+
+	w.len = 0;
+	w.grows = true;
+	map_object_write(&w, &o);
+	EXPECT_GOLDEN_(w.data, w.len,
+		       "03 00 00 00 02 00 00 00 03 00 00 00 02 01 04 00 05 00 00 00 06 00 00 00 07 00 08 00"
+		       "00 00 09 00 00 00 01 42");
+	r = reader_init(w.data, w.len);
+	map_object_read(&r, &back);
+	EXPECT(reader_done(&r) && back.undecided && !back.unsure);
+	EXPECT(back.member[1].kept && !back.member[0].kept);
+}
+
 TEST(golden, control_messages)
 {
 	struct control_call_msg m;

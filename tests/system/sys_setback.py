@@ -135,6 +135,14 @@ told = {e["code"] for e in lab.json("events", node=3)["events"]}
 if not told & {"REPLICA_LOST_DATA", "DATA_NEWER", "DATA_DIVERGED"}:
     fail(f"nobody was told: {told}")
 
+waiting = undecided()
+if waiting:
+    step(f"{len(waiting)} objects wait for the operator, also when node 1 is started again")
+    lab.do("kill", "1")
+    lab.do("start", "1")
+    watch_for("those that waited to wait", lambda: waiting <= undecided(), 60)
+    watch_for("status to count them", lambda: lab.json("status", node=3)["objects"]["undecided"] >= len(waiting), 30)
+
 step("the operator takes the unfinished copies: what they had is still there")
 groups = {replica(o, 2)["group"] for o in objects()}
 if force("--group", str(groups.pop()), "--accept-loss")["done"] < 1:
