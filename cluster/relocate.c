@@ -296,7 +296,7 @@ static void count_object(struct work *w, const struct view *v)
 			continue;
 		v->at[i]->bytes += v->v->object_size;
 		/* A replica that returns lacks little and waits for nobody. */
-		if (o->member[i].filled || !v->at[i]->up || !v->primary_up)
+		if (o->member[i].filled || !v->at[i]->up || !v->primary_up || o->undecided)
 			continue;
 		fill_add(v->at[i], v->v->object_size);
 		fill_add(primary, v->v->object_size);
@@ -643,7 +643,7 @@ static void task_run(struct work *w, const struct task *t)
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;
-	if (t->object->unsure) { /* it waits for its replicas to be seen */
+	if (t->object->unsure || t->object->undecided) { /* for its replicas to be seen; for an operator */
 		l->waiting += lacks;
 		return;
 	}
@@ -744,7 +744,8 @@ static void rebalance_object(struct work *w, const struct map_object *o)
 	if (w->out->uneven && (!act || w->out->count == RELOCATE_CHANGES_MAX))
 		return;
 	view_init(&v, w, o);
-	if (o->unsure || needs_a_look(&v) || !v.primary_up || is_busy(w, v.at[o->primary], v.v->object_size))
+	if (o->unsure || o->undecided || needs_a_look(&v) || !v.primary_up ||
+	    is_busy(w, v.at[o->primary], v.v->object_size))
 		return;
 	for (unsigned i = 0; i < o->member_count; i++) {
 		struct place *to;

@@ -169,6 +169,7 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	struct version acked;
 	uint32_t copies_sent, copies_acked;
 	uint64_t bytes_sent, bytes_acked; /* in this join */
+	uint64_t asked_us; /* its first join of this tenure */
 	uint64_t since_us, retry_us, ack_us, proposed_us, nak_us;
 	struct fill *fill;
 };

@@ -97,6 +97,7 @@ static void join(struct member *m)
 	member_set(m, MEMBER_JOINING);
 	m->join = p->joins;
 	m->since_us = m->ack_us = now_us(o->r);
+	m->asked_us = m->asked_us ? m->asked_us : m->since_us;
 	session_send(s, OP_JOIN, &w, NULL);
 }
 
@@ -152,11 +153,11 @@ static bool is_nowhere_in_sync(const struct primary *p)
 	return p->state == PRIMARY_FENCE && !p->object->config.unsure;
 }
 
-/* A copy that was never finished may be removed at any time, when an older replica is back or its node goes,
- * and purged: not if it is in quarantine. That takes it from the members, and still nobody serves. */
-static void keep_unfinished(struct member *m)
+/* What is in quarantine is neither removed nor purged, as a copy that was never finished may be at any time.
+ * It is no member then; the map says that nobody serves, whoever is started again or takes over. */
+static void keep(struct member *m)
 {
-	if (!m->filled && is_nowhere_in_sync(m->primary))
+	if (is_nowhere_in_sync(m->primary))
 		propose_quarantine(m, true);
 }
 
@@ -170,7 +171,7 @@ static void is_ahead(struct member *m)
 	if (m->in)
 		propose_better(m);
 	else
-		keep_unfinished(m);
+		keep(m);
 	if (m->in || (!is_nowhere_in_sync(p) && !p->object->config.unsure))
 		return;
 	if (!p->ahead_told)
@@ -210,7 +211,7 @@ static void contradicts(struct member *m)
 	if (m->primary->state == PRIMARY_SERVE && !m->in)
 		member_quarantine(m);
 	else if (!m->in)
-		keep_unfinished(m);
+		keep(m);
 }
 
 /* The member said that it does not join, and why. */
@@ -627,11 +628,22 @@ static bool promotable(struct primary *p, struct member *m)
 	return !rule(RULE_PROMOTE) || (fill_complete(m->fill) && m->acked.seq >= p->commit.seq);
 }
 
+/* One of I that is away may have what is missing here: it is waited for, and put out only if it cannot. */
+static bool may_have_more(const struct member *m)
+{
+	const struct primary *p = m->primary;
+	bool compare = p->object->config.unsure;
+
+	for (unsigned i = 0; i < p->member_count; i++)
+		compare |= p->state == PRIMARY_JOIN && p->member[i].ahead;
+	return compare && !m->behind && m->node;
+}
+
 bool member_tick(struct primary *p, struct member *m, uint64_t now)
 {
 	const char *why = member_trouble(p, m, now);
 
-	if (why && m->in && !m->diverged && (!p->object->config.unsure || m->behind || !m->node) &&
+	if (why && m->in && !m->diverged && !may_have_more(m) &&
 	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 		m->proposed_us = now;
 		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",

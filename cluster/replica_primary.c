@@ -138,7 +138,7 @@ static bool undecided(const struct primary *p, uint64_t now)
 		const struct member *m = &p->member[i];
 
 		if (m->ahead || m->diverged ||
-		    (!m->want && m->state == MEMBER_JOINING && now < m->since_us + ASK_US))
+		    (!m->want && m->state == MEMBER_JOINING && now < m->asked_us + ASK_US))
 			return true;
 	}
 	return false;

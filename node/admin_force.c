@@ -59,12 +59,19 @@ static bool serves(const struct force *f, const struct map_object *o, const stru
 	return mb->in && n && facts_node_up(f->q->admin, n->id) && said && !json_str(said, "broken");
 }
 
+static bool is_primary(const struct json *said)
+{
+	const char *role = said ? json_str(said, "role") : NULL;
+
+	return role && !strcmp(role, "primary");
+}
+
 static bool available(const struct force *f, const struct map_object *o)
 {
 	const struct map_node *n = map_primary_node(admin_map(f->q->admin), o);
 	const struct json *said = n ? replicas_said(&f->r, n->id, object_index(o->id)) : NULL;
 
-	if (o->undecided)
+	if (o->undecided || (is_primary(said) && json_str(said, "broken")))
 		return false;
 	if (o->unsure) /* since a recovery: in-sync says nothing yet */
 		return said && facts_node_up(f->q->admin, n->id) && json_bool(said, "serving", false);
@@ -88,13 +95,14 @@ static struct version last_of(const struct json *said)
 	return (struct version){(uint32_t)json_u64(said, "last_tenure", 0), json_u64(said, "last_seq", 0)};
 }
 
-/* Was in-sync once, before a copy that never was finished; not in quarantine; then the newest. */
+/* Was in-sync once, before a copy that never was finished; not in quarantine, unless that is for what it has;
+ * then the newest. */
 static bool better(const struct force *f, const struct map_object *o, const struct map_member *a,
 		   const struct map_member *b)
 {
 	if (a->filled != b->filled)
 		return a->filled;
-	if (a->kept != b->kept)
+	if (a->kept != b->kept && !o->undecided)
 		return b->kept;
 	return version_cmp(last_of(replicas_of(&f->r, o, a)), last_of(replicas_of(&f->r, o, b))) > 0;
 }
@@ -440,6 +448,11 @@ static void discard_of(struct force *f, const struct map_object *o)
 		if (!mb->kept || (f->group && mb->group != f->group))
 			continue;
 		f->affected++;
+		if (o->undecided) {
+			refuse_object(f, o->id, "nobody serves it before you decide which replica goes on: "
+						"ashlar volume force");
+			continue;
+		}
 		if (!available(f, o)) {
 			refuse_object(f, o->id, "it has no in-sync replica in reach now: this may be the "
 						"last one");

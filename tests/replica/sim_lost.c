@@ -188,10 +188,13 @@ static void nobody_serves_for_long(void)
 		sim_run_until(sim.now_us + 400000, NULL);
 	}
 	sim_proc_crash(source);
+	sim_proc_crash(target);
 	sim_proc_start(source);
 	sim_run_until(sim.now_us + 5000000, NULL);
 	if (!nobody_serves())
 		sim_fail("somebody serves what is not all of it:%s", sim_describe());
+	sim_proc_start(target);
+	sim_run_until(sim.now_us + 1000000, NULL);
 }
 
 /* Does the target's log still say which commit its page is of, nobody serves before an operator decided; else
@@ -208,8 +211,7 @@ bool sim_case_newer_page(uint64_t seed)
 	known = !version_eq(page, page_at_target(true));
 	source_goes_back();
 	sim_wait_for(loss_is_met, "the loss is met");
-	if (never_filled)
-		sim_wait_for(target_is_kept, "the copy is in quarantine");
+	sim_wait_for(target_is_kept, "the target is in quarantine");
 	if (sim.waits_told || sim_object(0)->undecided) {
 		nobody_serves_for_long();
 		if (give_up) {

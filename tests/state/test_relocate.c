@@ -539,6 +539,37 @@ TEST(rebuild, a_quarantined_replica_is_no_copy_and_stays)
 	world_fini(&w);
 }
 
+static void leave_undecided(struct world *w, struct map_object *o, void *arg)
+{
+	uint16_t primary = map_primary_node(map_of(w), o)->id;
+	struct object_change ch = {.op = OBJ_DROP, .object = o->id, .epoch = o->epoch, .proposer = primary};
+
+	ch.replica = o->member[!o->primary];
+	ch.incarnation = map_node(map_of(w), primary)->incarnation;
+	EXPECT_EQ(kit_change(&w->k, ch), OBJ_DONE);
+	ch.op = OBJ_QUARANTINE;
+	ch.keep = 1;
+	ch.epoch = o->epoch;
+	EXPECT_EQ(kit_change(&w->k, ch), OBJ_DONE);
+	EXPECT(o->undecided);
+}
+
+/* Nobody serves it, so nobody fills a copy: one would only keep places and turns from others. */
+TEST(rebuild, what_is_undecided_gets_no_copy)
+{
+	struct world w;
+	unsigned in = 1;
+
+	world_init(&w, 4);
+	EXPECT_OK(kit_volume(&w.k, "a", 1ull << 30, 2));
+	each(&w, leave_undecided, NULL);
+	settle(&w, 2);
+	each(&w, expect_quarantined, &in);
+	EXPECT_EQ(w.plan.count, 0);
+	EXPECT(w.plan.lacking.waiting);
+	world_fini(&w);
+}
+
 TEST(rebuild, a_quarantine_that_is_in_the_way_is_named)
 {
 	struct world w;
