@@ -628,22 +628,11 @@ static bool promotable(struct primary *p, struct member *m)
 	return !rule(RULE_PROMOTE) || (fill_complete(m->fill) && m->acked.seq >= p->commit.seq);
 }
 
-/* One of I that is away may have what is missing here: it is waited for, and put out only if it cannot. */
-static bool may_have_more(const struct member *m)
-{
-	const struct primary *p = m->primary;
-	bool compare = p->object->config.unsure;
-
-	for (unsigned i = 0; i < p->member_count; i++)
-		compare |= p->state == PRIMARY_JOIN && p->member[i].ahead;
-	return compare && !m->behind && m->node;
-}
-
 bool member_tick(struct primary *p, struct member *m, uint64_t now)
 {
 	const char *why = member_trouble(p, m, now);
 
-	if (why && m->in && !m->diverged && !may_have_more(m) &&
+	if (why && m->in && !m->diverged && (!p->object->config.unsure || m->behind || !m->node) &&
 	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 		m->proposed_us = now;
 		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",
