@@ -149,6 +149,10 @@ static void ensure_store(struct object *o)
 	 * purged. */
 	if (!found && !map_knows_us(o->r))
 		return;
+	/* Removed and placed again, in one step of our map: what was joined is not this replica. Its primary
+	 * may not know yet, and a write from it would make a page of an empty replica pass for its own. */
+	if (o->gen != gen)
+		inbound_end(o, NAK_NO_REPLICA);
 	o->gen = gen;
 	o->store = found;
 	if (o->store) {

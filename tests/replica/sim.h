@@ -44,6 +44,7 @@ struct sim_proc {      /* a node: its host and its process */
 	struct store *disk;   /* what survives, and the running store over it */
 	uint16_t group;
 	uint64_t raft_cut_until; /* no deltas until then */
+	bool map_leaps; /* all news that there are come in one step */
 	uint64_t delta_next_us;
 	size_t delta_at;
 	uint64_t old_until_us; /* until then it hears of the first old_deltas only */
@@ -254,6 +255,7 @@ bool sim_case_newer_page(uint64_t seed);
 bool sim_case_newer_page_elsewhere(uint64_t seed);
 /* sim_joins.c */
 bool sim_case_reborn(uint64_t seed);
+bool sim_case_placed_anew(uint64_t seed);
 bool sim_case_old_join(uint64_t seed);
 bool sim_case_resend(uint64_t seed);
 bool sim_case_in_order(uint64_t seed);

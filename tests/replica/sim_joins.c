@@ -169,3 +169,80 @@ bool sim_case_in_order(uint64_t seed)
 	sim_run_until(sim.now_us + 200000, NULL);
 	return sim_finish();
 }
+
+/* ---- Another replica in the place of the one that had joined ---- */
+
+#define ANEW_BLOCK 5000u /* of a page that clients leave alone otherwise */
+
+static const struct map_member *listed(void)
+{
+	const struct map_object *o = sim_object(0);
+
+	for (unsigned i = 0; i < o->member_count; i++)
+		if (o->member[i].group == sim.proc[target].group)
+			return &o->member[i];
+	return NULL;
+}
+
+static bool is_dropped(void)
+{
+	return !listed()->in;
+}
+
+static bool is_kept(void)
+{
+	return listed()->kept;
+}
+
+static bool is_gone(void)
+{
+	return !listed();
+}
+
+static bool is_placed(void)
+{
+	return listed() != NULL;
+}
+
+static bool has_swapped(void)
+{
+	const struct object *o = object_find(sim.proc[target].r, object_id(sim.volume, 0));
+
+	return o->store && listed() && o->gen == listed()->gen;
+}
+
+/* Proposals get lost. */
+static void change_to(uint8_t op, unsigned proposer, bool (*done)(void))
+{
+	for (unsigned i = 0; i < 50 && !done() && !sim.failure[0]; i++) {
+		sim_change_one(0, op, target, proposer);
+		sim_run_until(sim.now_us + 50000, done);
+	}
+}
+
+/* A replica is removed and placed again while neither it nor its primary hears news; then it hears both at
+ * once, and its primary goes on with the one that was. A write that the empty one took from it would make its page
+ * pass for the primary's, by version, without what else is on it. */
+bool sim_case_placed_anew(uint64_t seed)
+{
+	struct sim_plan plan = sim_plan_of(seed, 2);
+
+	sim_begin_settled(&plan);
+	old_node = sim_primary_node(0);
+	target = 3 - old_node;
+	sim_client_does(0, IO_WRITE, 0, ANEW_BLOCK);
+	sim_wait_for(sim_clients_done, "the first write is done");
+	sim_wait_for(sim_all_in, "all are in");
+	sim.proc[target].map_leaps = true;
+	sim.proc[target].raft_cut_until = sim.now_us + 4000000;
+	sim.proc[old_node].raft_cut_until = sim.now_us + 6000000;
+	change_to(OBJ_DROP, target, is_dropped);
+	change_to(OBJ_QUARANTINE, old_node, is_kept);
+	change_to(OBJ_DISCARD, 0, is_gone);
+	change_to(OBJ_PLACE, 0, is_placed);
+	sim_wait_for(has_swapped, "the new replica is made");
+	sim_client_does(1, IO_WRITE, 0, ANEW_BLOCK + 1);
+	sim_wait_for(sim_clients_done, "the second write is done");
+	sim_wait_for(sim_all_in, "the new replica is in");
+	return sim_finish();
+}
