@@ -221,8 +221,8 @@ static void change_to(uint8_t op, unsigned proposer, bool (*done)(void))
 }
 
 /* A replica is removed and placed again while neither it nor its primary hears news; then it hears both at
- * once, and its primary goes on with the one that was. A write that the empty one took from it would make its page
- * pass for the primary's, by version, without what else is on it. */
+ * once, and its primary goes on with the one that was. A write that the empty one took from it would make its
+ * page pass for the primary's, by version, without what else is on it. */
 bool sim_case_placed_anew(uint64_t seed)
 {
 	struct sim_plan plan = sim_plan_of(seed, 2);
