@@ -134,6 +134,8 @@ static const char *why_not(const struct force *f, const struct map_object *o, co
 	const struct map_node *n = map_member_node(admin_map(f->q->admin), mb);
 	const struct json *said = replicas_of(&f->r, o, mb);
 
+	if (o->undecided)
+		return "lacks acknowledged writes that one in quarantine has";
 	if (!n)
 		return "is lost with its disk group";
 	if (n->state != NODE_ACTIVE)
@@ -147,9 +149,7 @@ static const char *why_not(const struct force *f, const struct map_object *o, co
 		return is_open(f, mb) ? "is not there: its node is about to make or to find it"
 				      : "is on a disk group that is not open: nothing is lost if it "
 					"comes back";
-	return o->undecided ? "lacks acknowledged writes that one in quarantine has"
-	       : o->unsure  ? "may have less than another one, since the cluster was recovered"
-			    : "cannot serve";
+	return o->unsure ? "may have less than another one, since the cluster was recovered" : "cannot serve";
 }
 
 static char *why_unavailable(const struct force *f, const struct map_object *o)
@@ -194,7 +194,8 @@ static char *may_lose(const struct force *f, const struct map_object *o, const s
 	if (mb->in)
 		return xasprintf("%s; it ends at write %llu",
 				 broken ? broken
-					: "not compared with all others since the cluster was recovered",
+					: o->unsure ? "not compared with all others since the recovery"
+					: "its node has not said yet what it lacks",
 				 (unsigned long long)has.seq);
 	return xasprintf("%s: every write after number %llu%s%.0llu%s; %s",
 			 mb->kept ? "it is in quarantine" : "it was not in sync",

@@ -106,8 +106,12 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 		c->out->full++;
 		return;
 	}
+	c->out->undecided += o->undecided;
 	if (n == 0) {
 		c->out->unavailable++;
+		c->undecided_away += o->undecided;
+		if (o->undecided)
+			return;
 		if (is_given_up(c, o)) {
 			c->given_up++;
 			return;
@@ -329,7 +333,7 @@ static void check_copies(struct ctx *c)
 	}
 	check_given_up(c);
 	check_recovery(c);
-	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up,
+	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up - c->undecided_away,
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
 		  c->unavailable_by_group, c->unavailable_by_cut);
 	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
@@ -346,7 +350,8 @@ static void check_undecided(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_UNDECIDED", HEALTH_ERROR);
 
-	c->out->undecided = undecided_objects(c->in);
+	/* The map knows the most of them, their nodes know all; neither alone does when a node is away. */
+	c->out->undecided = MAX(c->out->undecided, undecided_objects(c->in));
 	for (unsigned k = 0; k < c->in->node_count; k++)
 		if (c->in->nodes[k].up && c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));

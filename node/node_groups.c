@@ -622,6 +622,18 @@ static void regroup_propose(struct node *n, struct node_group *g, uint32_t from,
 		regroup_done(&g->propose_wait, rc);
 }
 
+/* What its devices do not say, for none of them can be read: the cluster knows its number. */
+static uint16_t number_in_map(const struct map *m, const struct node_group *g)
+{
+	for (struct hnode *h = hmap_walk(&m->groups, NULL); h; h = hmap_walk(&m->groups, h)) {
+		const struct map_group *known = container_of(h, struct map_group, by_id);
+
+		if (known->state != GROUP_REMOVED && uuid_equal(&known->uuid, &g->uuid))
+			return known->id;
+	}
+	return 0;
+}
+
 void node_groups_reconcile(struct node *n)
 {
 	const struct map *m = state_map(control_state(n->control));
@@ -631,9 +643,12 @@ void node_groups_reconcile(struct node *n)
 		return;
 	list_for_each(g, &n->groups, link)
 	{
-		const struct map_group *known = map_group(m, g->number);
+		const struct map_group *known;
 		struct store_identity id;
 
+		if (!g->number)
+			g->number = number_in_map(m, g);
+		known = map_group(m, g->number);
 		if (!g->started || g->added || g->busy || g->failed || !known ||
 		    !uuid_equal(&known->uuid, &g->uuid))
 			continue;

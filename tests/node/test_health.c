@@ -804,6 +804,10 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 2);
 	EXPECT_STR(must(&w, "DATA_UNDECIDED")->affected[0], "n3");
 	EXPECT_EQ(w.r.undecided, 2);
+	w.hn[2].up = false; /* what it said is of then */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(w.r.undecided, 0);
+	w.hn[2].up = true;
 	w.hn[2].undecided = 0;
 	/* It is history after a while. */
 	w.hn[1].lost_blocks = w.hn[1].damaged_blocks = w.hn[2].diverged_pages = 0;

@@ -317,12 +317,38 @@ def devices_gone():
     print(f"  {known.case}: said, and made good", flush=True)
 
 
+def devices_blank():
+    """Nothing on its devices says which group they are of: they count as failed all the same, and their copies are
+    made anew; they are the group again when they are back."""
+    known.case = "devices-blank"
+    paths = [lab.path(2, name) for name in ("capacity", "cache")]
+    lab.do("kill", 2)
+    for path in paths:
+        os.rename(path, path + ".kept")
+        with open(path, "wb") as f:
+            f.truncate(os.path.getsize(path + ".kept"))
+    lab.do("start", 2)
+    watch_for(f"{known.case}: health to tell", lambda: any(
+        i["code"] == "DISK_FAILED" for i in lab.json("health")["items"]), 30)
+    lab.in_sync(60)
+    known.verify((1, 2, 3))
+    lab.do("kill", 2)
+    for path in paths:
+        os.rename(path + ".kept", path)
+    lab.do("start", 2)
+    watch_for(f"{known.case}: its group to be active", lambda: all(
+        g["state"] == "active" for g in lab.json("diskgroup", "list")["diskgroups"]), 30)
+    lab.in_sync(60)
+    known.verify((1, 2, 3))
+    print(f"  {known.case}: said, and made good", flush=True)
+
+
 known.write(1, 0, SIZE)
 known.case = "undamaged"
 known.verify((1, 2, 3))
 # A damaged table may be met only when it is compacted, rounds later; the group then comes back by itself
 # (sys_reopen waits for that).
-names = os.environ.get("CASES", ",".join(CASES) + ",devices-gone").split(",")
+names = os.environ.get("CASES", ",".join(CASES) + ",devices-gone,devices-blank").split(",")
 rounds = int(os.environ.get("ROUNDS", 12 if LONG else 1))
 for r in range(rounds):
     for name in [n for n in names if n in CASES]:
@@ -332,4 +358,6 @@ for r in range(rounds):
             print(f"      {time.monotonic() - t:.1f} s")
 if "devices-gone" in names:
     devices_gone()
+if "devices-blank" in names:
+    devices_blank()
 lab.done()
