@@ -99,6 +99,7 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group, &by_cut);
 
 	c->out->objects++;
+	c->out->undecided += o->undecided;
 	c->unsure += o->unsure;
 	if (o->unsure)
 		n = 0;
@@ -106,7 +107,6 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 		c->out->full++;
 		return;
 	}
-	c->out->undecided += o->undecided;
 	if (n == 0) {
 		c->out->unavailable++;
 		c->undecided_away += o->undecided;
@@ -320,7 +320,7 @@ static void check_given_up(struct ctx *c)
 	    "ashlar volume force NAME   # or ashlar volume delete NAME; ashlar events says which");
 }
 
-static void check_copies(struct ctx *c)
+static void count_objects(struct ctx *c)
 {
 	for (unsigned k = 0; k < c->in->group_count; k++)
 		c->lacking |= health_group_lacks(&c->in->groups[k]) != 0;
@@ -331,6 +331,10 @@ static void check_copies(struct ctx *c)
 		for (uint32_t i = 0; i < v->objects; i++)
 			look_at_object(c, v, &v->object[i]);
 	}
+}
+
+static void check_copies(struct ctx *c)
+{
 	check_given_up(c);
 	check_recovery(c);
 	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up - c->undecided_away,
@@ -355,9 +359,9 @@ static void check_undecided(struct ctx *c)
 	for (unsigned k = 0; k < c->in->node_count; k++)
 		if (c->in->nodes[k].up && c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));
+	i->count = (unsigned)c->out->undecided; /* also if no node that is up says so */
 	if (!keep_item(c, i))
 		return;
-	i->count = (unsigned)c->out->undecided;
 	SAY(i->summary,
 	    "%llu objects are not served: their in-sync replica lacks acknowledged writes, or contradicts "
 	    "another",
@@ -514,6 +518,7 @@ static void check_scrub(struct ctx *c)
 
 void health_check_data(struct ctx *c)
 {
+	count_objects(c);
 	check_undecided(c);
 	check_copies(c);
 	check_rebuild(c);

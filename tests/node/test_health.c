@@ -817,6 +817,26 @@ TEST(health, damage_names_the_device_and_whether_it_was_repaired)
 	world_fini(&w);
 }
 
+/* Its primary's node is away; what the map says is not "comes back by itself". */
+TEST(health, an_undecided_object_is_told_of_without_its_node)
+{
+	struct world w;
+
+	world_init(&w, 3, 2);
+	w.object[0].member[1].in = false;
+	w.object[0].undecided = true;
+	w.hn[0].up = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);
+	EXPECT(w.r.undecided == 1 && w.r.unavailable == 1);
+	EXPECT(!find(&w, "DATA_UNAVAILABLE"));
+	w.hn[0].up = true;
+	w.object[0].member[1].in = true; /* all of I lack it */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);
+	world_fini(&w);
+}
+
 TEST(health, nobody_is_said_to_copy_what_nobody_serves)
 {
 	struct health_rebuild r = {.filling = 1};
