@@ -216,6 +216,7 @@ bool sim_finish(void); /* faults end; all must come to rest; the verdict */
 /* sim_cases.c: of directed histories */
 void sim_wait_for(bool (*done)(void), const char *what); /* sim_fail when it takes too long */
 const struct map_object *sim_object(uint32_t i);	 /* as the state has it now */
+const struct map_member *sim_member(uint32_t i, unsigned node); /* its replica there; NULL: none is listed */
 /* As many copies as nodes; two clients with 60 requests each. */
 struct sim_plan sim_plan_of(uint64_t seed, unsigned nodes);
 void sim_begin_in(const struct sim_plan *plan);		 /* until all members are in, joined, quiet */

@@ -4,7 +4,7 @@
  * its Raft majority being lost. */
 #include "tests/replica/sim.h"
 
-static const struct map_member *member(uint32_t i, unsigned node)
+const struct map_member *sim_member(uint32_t i, unsigned node)
 {
 	const struct map_object *o = sim_object(i);
 
@@ -17,7 +17,7 @@ static const struct map_member *member(uint32_t i, unsigned node)
 static bool second_is_out(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (member(i, 2)->in || !member(i, 1)->in)
+		if (sim_member(i, 2)->in || !sim_member(i, 1)->in)
 			return false;
 	return true;
 }
@@ -25,7 +25,7 @@ static bool second_is_out(void)
 static bool both_are_in(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (!member(i, 1) || !member(i, 2) || !member(i, 1)->in || !member(i, 2)->in)
+		if (!sim_member(i, 1) || !sim_member(i, 2) || !sim_member(i, 1)->in || !sim_member(i, 2)->in)
 			return false;
 	return true;
 }
@@ -84,8 +84,8 @@ static struct object_change change(uint32_t i, uint8_t op, unsigned node, unsign
 		.proposer = (uint16_t)proposer,
 		.replica = {.group = g->id, .group_incarnation = g->incarnation}};
 
-	if (member(i, node))
-		ch.replica = *member(i, node);
+	if (sim_member(i, node))
+		ch.replica = *sim_member(i, node);
 	if (op == OBJ_QUARANTINE) /* the primary's to propose */
 		ch.incarnation = sim_object(i)->primary_incarnation;
 	return ch;
@@ -137,7 +137,7 @@ static void yield(void *arg)
 static bool kept_everywhere(unsigned node)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (!member(i, node) || !member(i, node)->kept)
+		if (!sim_member(i, node) || !sim_member(i, node)->kept)
 			return false;
 	return true;
 }
@@ -275,7 +275,7 @@ bool sim_case_accept_damage(uint64_t seed)
 static bool first_is_out(void)
 {
 	for (uint32_t i = 0; i < SIM_OBJECTS; i++)
-		if (member(i, 1)->in || sim_primary_node(i) == 1)
+		if (sim_member(i, 1)->in || sim_primary_node(i) == 1)
 			return false;
 	return true;
 }

@@ -174,41 +174,31 @@ bool sim_case_in_order(uint64_t seed)
 
 #define ANEW_BLOCK 5000u /* of a page that clients leave alone otherwise */
 
-static const struct map_member *listed(void)
-{
-	const struct map_object *o = sim_object(0);
-
-	for (unsigned i = 0; i < o->member_count; i++)
-		if (o->member[i].group == sim.proc[target].group)
-			return &o->member[i];
-	return NULL;
-}
-
 static bool is_dropped(void)
 {
-	return !listed()->in;
+	return !sim_member(0, target)->in;
 }
 
 static bool is_kept(void)
 {
-	return listed()->kept;
+	return sim_member(0, target)->kept;
 }
 
 static bool is_gone(void)
 {
-	return !listed();
+	return !sim_member(0, target);
 }
 
 static bool is_placed(void)
 {
-	return listed() != NULL;
+	return sim_member(0, target) != NULL;
 }
 
 static bool has_swapped(void)
 {
 	const struct object *o = object_find(sim.proc[target].r, object_id(sim.volume, 0));
 
-	return o->store && listed() && o->gen == listed()->gen;
+	return o->store && sim_member(0, target) && o->gen == sim_member(0, target)->gen;
 }
 
 /* Proposals get lost. */

@@ -83,24 +83,14 @@ static struct version page_at_target(bool destaged)
 			      destaged);
 }
 
-static const struct map_member *member_of_target(void)
-{
-	const struct map_object *o = sim_object(0);
-
-	for (unsigned i = 0; i < o->member_count; i++)
-		if (o->member[i].group == sim.proc[target].group)
-			return &o->member[i];
-	return NULL;
-}
-
 static bool target_is_kept(void)
 {
-	return member_of_target() && member_of_target()->kept;
+	return sim_member(0, target) && sim_member(0, target)->kept;
 }
 
 static bool target_is_out(void)
 {
-	return !member_of_target();
+	return !sim_member(0, target);
 }
 
 static bool target_is_there(void)
