@@ -643,6 +643,7 @@ static void task_run(struct work *w, const struct task *t)
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;
+	w->out->undecided += t->object->undecided;
 	if (t->object->unsure || t->object->undecided) { /* for its replicas to be seen; for an operator */
 		l->waiting += lacks;
 		return;

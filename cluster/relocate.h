@@ -59,6 +59,7 @@ struct relocate_plan {
 		uint32_t blocked;  /* no group can take the copy */
 		uint32_t stranded; /* nothing in reach to copy from */
 	} lacking;
+	uint32_t undecided; /* objects that wait for an operator (map.h); nothing of them is moved */
 	char why[256]; /* of the first that is blocked: a sentence and each group's reason */
 	uint32_t imbalance; /* replicas on groups that have more than their share */
 	bool uneven;	    /* a rebalance would move something */

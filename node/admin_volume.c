@@ -48,7 +48,8 @@ static bool counts(const struct map *m, const struct map_member *mb, const struc
 static void put_counts(const struct map *m, const struct map_volume *v, const struct group_view *view,
 		       struct json *j)
 {
-	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0, unrepaired = 0;
+	uint64_t full = 0, degraded = 0, single = 0, unavailable = 0, quarantined = 0, unrepaired = 0,
+		 undecided = 0;
 	struct json *c = json_object_new();
 
 	for (uint32_t i = 0; i < v->objects; i++) {
@@ -66,8 +67,9 @@ static void put_counts(const struct map *m, const struct map_volume *v, const st
 			lacks |= view[mb->group].lacks;
 		}
 		unrepaired += lacks;
-		if (o->unsure)
-			n = 0; /* nobody serves it yet */
+		undecided += o->undecided;
+		if (o->unsure || o->undecided)
+			n = 0; /* nobody serves it */
 		if (n >= v->copies)
 			full++;
 		else if (n == 0)
@@ -82,6 +84,7 @@ static void put_counts(const struct map *m, const struct map_volume *v, const st
 	json_put_u64(c, "degraded", degraded);
 	json_put_u64(c, "single_copy", single);
 	json_put_u64(c, "unavailable", unavailable);
+	json_put_u64(c, "undecided", undecided);   /* of them: nothing is served before an operator decides */
 	json_put_u64(c, "unrepaired", unrepaired); /* of them: a replica that counts may lack blocks */
 	json_put_u64(c, "quarantined_replicas", quarantined);
 	json_put(j, "object_counts", c);

@@ -101,15 +101,15 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	c->out->objects++;
 	c->out->undecided += o->undecided;
 	c->unsure += o->unsure;
-	if (o->unsure)
-		n = 0;
+	if (o->unsure || o->undecided)
+		n = 0; /* nobody serves it */
 	if (n >= v->copies) {
 		c->out->full++;
 		return;
 	}
 	if (n == 0) {
 		c->out->unavailable++;
-		c->undecided_away += o->undecided;
+		c->undecided += o->undecided;
 		if (o->undecided)
 			return;
 		if (is_given_up(c, o)) {
@@ -337,7 +337,7 @@ static void check_copies(struct ctx *c)
 {
 	check_given_up(c);
 	check_recovery(c);
-	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up - c->undecided_away,
+	data_item(c, "DATA_UNAVAILABLE", HEALTH_ERROR, c->out->unavailable - c->given_up - c->undecided,
 		  "have no in-sync replica that can be reached", c->unavailable_by_node,
 		  c->unavailable_by_group, c->unavailable_by_cut);
 	data_item(c, "DATA_SINGLE_COPY", HEALTH_ERROR, c->out->single,
@@ -349,10 +349,36 @@ static void check_copies(struct ctx *c)
 	check_quarantine(c);
 }
 
+static bool has_undecided(const struct map_volume *v)
+{
+	for (uint32_t i = 0; i < v->objects; i++)
+		if (v->object[i].undecided)
+			return true;
+	return false;
+}
+
+/* Those of which the map knows. Returns one of them to decide about, or NULL. */
+static const char *affect_undecided_volumes(struct ctx *c, struct health_item *i)
+{
+	const struct map *m = c->in->map;
+	const char *name = NULL;
+
+	for (struct hnode *h = hmap_walk(&m->volumes, NULL); h; h = hmap_walk(&m->volumes, h)) {
+		const struct map_volume *v = container_of(h, struct map_volume, by_id);
+
+		if (!has_undecided(v))
+			continue;
+		affect(i, "volume %s", v->name);
+		name = name ? name : v->name;
+	}
+	return name;
+}
+
 /* Nothing but an operator lets them go on: the only replica that may serve lacks something, and says so. */
 static void check_undecided(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_UNDECIDED", HEALTH_ERROR);
+	const char *volume = c->undecided ? affect_undecided_volumes(c, i) : NULL;
 
 	/* The map knows the most of them, their nodes know all; neither alone does when a node is away. */
 	c->out->undecided = MAX(c->out->undecided, undecided_objects(c->in));
@@ -367,7 +393,8 @@ static void check_undecided(struct ctx *c)
 	    "another",
 	    (unsigned long long)c->out->undecided);
 	SAY(i->risk, "their reads and writes wait; going on from the wrong replica loses what another has");
-	SAY(i->command, "ashlar volume force NAME   # what each has; nothing changes without --accept-loss");
+	SAY(i->command, "ashlar volume force %.63s   # what each has; nothing changes without --accept-loss",
+	    volume ? volume : "NAME");
 }
 
 /* ---- Damage and scrub ---- */

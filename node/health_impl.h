@@ -23,7 +23,7 @@ struct ctx {
 	bool lost_by_cut, unavailable_by_cut; /* copies are not in-sync where one is */
 	unsigned voters_up, voters_down;
 	unsigned unsure; /* objects */
-	unsigned undecided_away; /* of the unavailable: that come back to a decision only */
+	unsigned undecided; /* of the unavailable: that wait for an operator, as the map says */
 	bool full; /* a disk group is */
 	bool lacking; /* one has damage that is not repaired yet */
 	unsigned given_up; /* of the unavailable objects: their in-sync replicas went with a removed node */

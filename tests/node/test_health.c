@@ -823,6 +823,7 @@ TEST(health, an_undecided_object_is_told_of_without_its_node)
 	struct world w;
 
 	world_init(&w, 3, 2);
+	snprintf(w.volume.name, sizeof(w.volume.name), "v1");
 	w.object[0].member[1].in = false;
 	w.object[0].undecided = true;
 	w.hn[0].up = false;
@@ -830,7 +831,12 @@ TEST(health, an_undecided_object_is_told_of_without_its_node)
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);
 	EXPECT(w.r.undecided == 1 && w.r.unavailable == 1);
 	EXPECT(!find(&w, "DATA_UNAVAILABLE"));
-	w.hn[0].up = true;
+	w.hn[0].up = true; /* it serves nothing for that */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(w.r.undecided == 1 && w.r.unavailable == 1 && w.r.single == 0);
+	EXPECT(!find(&w, "DATA_UNAVAILABLE") && !find(&w, "DATA_SINGLE_COPY"));
+	EXPECT_STR(must(&w, "DATA_UNDECIDED")->affected[0], "volume v1");
+	EXPECT(strstr(must(&w, "DATA_UNDECIDED")->command, "volume force v1 "));
 	w.object[0].member[1].in = true; /* all of I lack it */
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);

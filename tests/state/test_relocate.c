@@ -567,6 +567,7 @@ TEST(rebuild, what_is_undecided_gets_no_copy)
 	each(&w, expect_quarantined, &in);
 	EXPECT_EQ(w.plan.count, 0);
 	EXPECT(w.plan.lacking.waiting);
+	EXPECT(w.plan.undecided && w.plan.undecided == w.plan.lacking.total);
 	world_fini(&w);
 }
 
