@@ -161,6 +161,18 @@ static void keep(struct member *m)
 		propose_quarantine(m, true);
 }
 
+static void tell_newer(struct member *m)
+{
+	struct primary *p = m->primary;
+
+	if (!p->ahead_told)
+		replica_event(p->r, 2, "DATA_NEWER",
+			      "object %llx: the replica on node %u, group %u, which is not in sync, has "
+			      "writes that are nowhere else; an operator must decide: ashlar volume force",
+			      (unsigned long long)p->object->id, m->node, m->id.group);
+	p->ahead_told = true;
+}
+
 /* Of an unsure object: one of I that has more goes on instead. Of any: another one has it by right or by
  * half, a copy may have been under way to it. Nobody but an operator can tell; until then nobody serves. */
 static void is_ahead(struct member *m)
@@ -172,14 +184,21 @@ static void is_ahead(struct member *m)
 		propose_better(m);
 	else
 		keep(m);
-	if (m->in || (!is_nowhere_in_sync(p) && !p->object->config.unsure))
+	if (!m->in && (is_nowhere_in_sync(p) || p->object->config.unsure))
+		tell_newer(m);
+}
+
+/* It said so when it was not known yet whether one of I has it, or no leader was there. It may be away now:
+ * what is known of it must not end with this tenure. */
+static void keep_later(struct member *m, uint64_t now)
+{
+	if (m->in || !(m->ahead || m->diverged) || !is_nowhere_in_sync(m->primary) ||
+	    now - m->proposed_us < PROPOSE_AGAIN_US || !replica_may_propose(m->primary->r))
 		return;
-	if (!p->ahead_told)
-		replica_event(p->r, 2, "DATA_NEWER",
-			      "object %llx: the replica on node %u, group %u, which is not in sync, has "
-			      "writes that are nowhere else; an operator must decide: ashlar volume force",
-			      (unsigned long long)p->object->id, m->node, m->id.group);
-	p->ahead_told = true;
+	m->proposed_us = now;
+	if (m->ahead)
+		tell_newer(m);
+	keep(m);
 }
 
 /* T5 for the primary itself: what a member knows to be committed is missing here. It does not serve, and goes
@@ -647,6 +666,7 @@ bool member_tick(struct primary *p, struct member *m, uint64_t now)
 		join(m);
 	if (m->fill)
 		fill_run(m->fill);
+	keep_later(m, now);
 	if (!m->in && p->state == PRIMARY_SERVE && !p->object->config.unsure &&
 	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r) &&
 	    (m->promote_epoch || promotable(p, m))) {

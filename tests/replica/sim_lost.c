@@ -253,3 +253,55 @@ bool sim_case_newer_page_elsewhere(uint64_t seed)
 		sim_fail("a replica is in quarantine though another one has all that it has");
 	return sim_finish();
 }
+
+static bool target_says_more(void)
+{
+	const struct object *o = object_find(sim.proc[source].r, object_id(sim.volume, 0));
+
+	for (unsigned i = 0; o && o->primary && i < o->primary->member_count; i++)
+		if (o->primary->member[i].node == target && o->primary->member[i].ahead)
+			return true;
+	return false;
+}
+
+static bool is_undecided(void)
+{
+	return sim_object(0)->undecided;
+}
+
+/* The target says what it has while another one of I is waited for, and dies; then that one is dropped. What
+ * the target said outlives the process that it was said to. */
+bool sim_case_newer_page_told(uint64_t seed)
+{
+	struct sim_plan plan = {
+		.seed = 2 * seed, .nodes = 3, .copies = 3, .clients = 2, .ops_per_client = 60, .depth = 4};
+	unsigned told, third;
+
+	begin_with_a_newer_page(&plan, seed % 4 >= 2);
+	told = target;
+	third = 6 - source - target;
+	source_goes_back();
+	sim_run_until(sim.now_us + 700000, target_says_more); /* later the third one is dropped */
+	if (!target_says_more() || map_in_count(sim_object(0)) == 1) {
+		sim_proc_start(third);
+		return sim_finish();
+	}
+	sim_proc_crash(target);
+	sim_wait_for(is_undecided, "the map says that an operator must decide");
+	sim_proc_crash(source);
+	sim_proc_start(source);
+	sim_run_until(sim.now_us + 5000000, NULL);
+	if (!nobody_serves())
+		sim_fail("somebody serves what is not all of it:%s", sim_describe());
+	sim_proc_start(third);
+	sim_proc_start(told);
+	sim_change_one(0, OBJ_FORCE, source, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		target = i ? third : told;
+		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
+		change_target(OBJ_DISCARD, 0, target_is_out);
+		change_target(OBJ_PLACE, 0, target_is_there);
+	}
+	sim_wait_for(sim_all_in, "all are in again");
+	return sim_finish();
+}
