@@ -105,7 +105,8 @@ static bool finish_job(struct control *c, const struct state_job *j, const struc
 		return false; /* its replicas are still there: their node may come back */
 	if (r->stranded)
 		snprintf(ch.note, sizeof(ch.note),
-			 "done, but for %u objects without a copy in reach", r->stranded);
+			 "done, but for %u object%s without a copy in reach", r->stranded,
+			 r->stranded == 1 ? "" : "s");
 	else
 		snprintf(ch.note, sizeof(ch.note), "done");
 	propose_job(c, &ch);

@@ -178,8 +178,8 @@ static int job_start(struct state *s, const struct job_change *ch, struct comman
 	snprintf(j->actor, sizeof(j->actor), "%s", s->actor);
 	snprintf(j->note, sizeof(j->note), "%s", ch->note);
 	out->id = j->id;
-	state_event_add(s, 0, "JOB_STARTED", "job %u: %s, %u objects", j->id,
-			target_text(s, j, text), j->total);
+	state_event_add(s, 0, "JOB_STARTED", "job %u: %s, %u object%s", j->id,
+			target_text(s, j, text), j->total, j->total == 1 ? "" : "s");
 	return 0;
 }
 

@@ -367,9 +367,9 @@ int state_group_state(struct state *s, const struct command *c, struct command_r
 				    g->id, name[g->state], name[state]);
 	if (state == GROUP_REMOVED && group_objects(s, g))
 		return state_refuse(out, -ERR_BUSY,
-				    "disk group %u holds replicas of %u objects: evacuate it "
+				    "disk group %u holds replicas of %u object%s: evacuate it "
 				    "first",
-				    g->id, group_objects(s, g));
+				    g->id, group_objects(s, g), group_objects(s, g) == 1 ? "" : "s");
 	if (g->state != state)
 		state_event_add(s, state == GROUP_FAILED ? 2 : 0, "GROUP_STATE",
 				"disk group %u is %s now", g->id, name[state]);

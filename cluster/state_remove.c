@@ -167,9 +167,11 @@ bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms,
 		snprintf(why, 200, "it is the only node of the cluster");
 	else if (k.objects && k.objects == k.kept)
 		snprintf(why, 200,
-			 "%u objects have a replica in quarantine there: discard it first", k.kept);
+			 "%u object%s a replica in quarantine there: discard it first", k.kept,
+			 k.kept == 1 ? " has" : "s have");
 	else if (k.objects)
-		snprintf(why, 200, "%u objects have a replica there", k.objects);
+		snprintf(why, 200, "%u object%s a replica there", k.objects,
+			 k.objects == 1 ? " has" : "s have");
 	else if (v)
 		snprintf(why, 200,
 			 "volume %.63s is attached through it: detach it, or attach it elsewhere",
@@ -191,26 +193,26 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 	if (k->full)
 		return state_refuse(
 			out, -ERR_LIMIT,
-			"%u objects used all their epochs: copy their volumes to new ones first",
-			k->full);
+			"%u object%s used all epochs: copy what is in their volumes to new ones first",
+			k->full, k->full == 1 ? " has" : "s have");
 	if (k->pending)
 		return state_refuse(
 			out, -ERR_BUSY,
-			"%u objects have not failed over from node %s yet: try again in a moment",
-			k->pending, n->name);
+			"%u object%s not failed over from node %s yet: try again in a moment", k->pending,
+			k->pending == 1 ? " has" : "s have", n->name);
 	out->number = k->lost;
 	if (k->lost && !accept_loss)
 		return state_refuse(
 			out, -ERR_INCOMPLETE,
-			"%u objects have no other in-sync replica that works than on node %s, of %s: "
-			"their data would be lost",
-			k->lost, n->name, k->volumes);
+			"%u object%s no other in-sync replica that works than on node %s, of %s: "
+			"that data would be lost",
+			k->lost, k->lost == 1 ? " has" : "s have", n->name, k->volumes);
 	if (k->kept && !accept_loss)
 		return state_refuse(out, -ERR_INCOMPLETE,
-				    "%u objects have a replica in quarantine on node %s, which may be the "
+				    "%u object%s a replica in quarantine on node %s, which may be the "
 				    "only one with some acknowledged writes: ashlar quarantine discard gives "
 				    "them up",
-				    k->kept, n->name);
+				    k->kept, k->kept == 1 ? " has" : "s have", n->name);
 	return 0;
 }
 
@@ -297,12 +299,11 @@ int state_node_remove(struct state *s, const struct command *c, struct command_r
 			n->name, n->id, dead ? " without it" : "");
 	if (k.kept)
 		state_event_add(s, 1, "QUARANTINE_DISCARDED",
-				"with node %s replicas in quarantine of %u objects were given up", n->name,
-				k.kept);
+				"with node %s replicas in quarantine of %u object%s were given up", n->name,
+				k.kept, k.kept == 1 ? "" : "s");
 	if (k.lost)
 		state_event_add(s, 2, "DATA_GIVEN_UP",
-				"with node %s %u objects were given up that had no other in-sync "
-				"replica, of %s",
-				n->name, k.lost, k.volumes);
+				"with node %s %u object%s given up that had no other in-sync replica, of %s",
+				n->name, k.lost, k.lost == 1 ? " was" : "s were", k.volumes);
 	return 0;
 }

@@ -124,9 +124,16 @@ bool admin_ask_leader(struct areq *q)
 	if (q->who == WHO_NODE)
 		return false;
 	a->ops->status(a->cluster, &st);
-	if (!st.leader || st.leader == a->cfg.identity->number ||
-	    !a->ops->peer_connected(a->cluster, st.leader))
+	if (st.leader == a->cfg.identity->number)
 		return false;
+	if (!st.leader || !a->ops->peer_connected(a->cluster, st.leader)) {
+		if (admin_is_registered(a))
+			return false;
+		admin_fail(q, -ERR_NO_LEADER,
+			   "this node is starting and hears of no Raft leader: it does not know yet what "
+			   "there is; `ashlar health` says what is missing");
+		return true;
+	}
 	forward(q, st.leader, PROPOSE_TIMEOUT_MS + 5000);
 	return true;
 }

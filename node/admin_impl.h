@@ -99,20 +99,20 @@ void admin_fail(struct areq *q, int rc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 bool admin_failed(struct areq *q, int rc, const struct command_result *r);
 void admin_say_stopping(struct areq *q); /* this one does not: its operation may still be resumed */
 void admin_request_free(struct areq *q);
-/* Who said it and how old it is: put under "source" of every answer about the cluster. */
-struct json *admin_source(const struct admin *a);
+struct json *admin_source(const struct admin *a); /* who said it and how old it is: in all answers of facts */
 const struct map *admin_map(const struct admin *a); /* NULL while unclaimed */
+bool admin_is_registered(const struct admin *a);    /* the map is not from before this start */
 /* A number in the request's query. False: it is not one, and the request was answered. */
 bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *out);
 /* Refuses bodies with members nobody reads; false: the request was answered. */
 bool admin_only_known(struct areq *q, const char *const *known, size_t n);
 void admin_command(const struct areq *q, uint16_t kind, struct command *out); /* time, actor filled in */
 
-/* A request passed on to the node that has to do it, once it is up (within 2 s, or it fails); its
- * answer is this request's answer. timeout_ms counts from then. */
+/* A request passed on to the node that has to do it, once it is up (within 2 s, or it fails), and its answer
+ * back. timeout_ms counts from then. */
 void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
-/* What the map here does not have may be a moment old: the leader is asked, once. False: this is it,
- * or there is none. */
+/* What the map here does not have may be a moment old: the leader is asked, once. While this node starts and
+ * finds none its map may be of long ago, and the request fails. False: neither, this is it. */
 bool admin_ask_leader(struct areq *q);
 void admin_forward_to_ca(struct areq *q); /* to voters in turn, until one has the CA key */
 void admin_owners_look(struct timer *t); /* the timer's */

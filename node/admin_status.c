@@ -161,20 +161,21 @@ static struct json *health_brief(const struct health_report *r)
 	return j;
 }
 
-/* serving: the cluster has registered this incarnation of the node. */
-static const char *admin_state(const struct admin *a)
+bool admin_is_registered(const struct admin *a)
 {
 	const struct map *m = admin_map(a);
 	const struct map_node *self = m ? map_node(m, a->cfg.identity->number) : NULL;
 
-	if (!m)
+	return self && self->state == NODE_ACTIVE && self->incarnation == a->cfg.identity->incarnation;
+}
+
+static const char *admin_state(const struct admin *a)
+{
+	if (!admin_map(a))
 		return a->cfg.identity->removed  ? "removed"
 		       : a->cfg.identity->number ? "starting"
 						 : "unclaimed";
-	return self && self->state == NODE_ACTIVE &&
-			       self->incarnation == a->cfg.identity->incarnation
-		       ? "serving"
-		       : "starting";
+	return admin_is_registered(a) ? "serving" : "starting";
 }
 
 static void put_unclaimed(struct admin *a, struct json *j)

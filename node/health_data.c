@@ -79,16 +79,16 @@ static void check_recovery(struct ctx *c)
 		     "what that has");
 	if (awaited) {
 		SAY(i->summary,
-		    "%u objects wait for %u node%s that did not follow the recovered cluster yet and may "
-		    "have more of them",
-		    c->unsure, awaited, awaited == 1 ? "" : "s");
+		    "%u object%s for %u node%s that did not follow the recovered cluster yet and may "
+		    "have more",
+		    c->unsure, c->unsure == 1 ? " waits" : "s wait", awaited, awaited == 1 ? "" : "s");
 		SAY(i->command,
 		    "on %.40s: ashlard recover --follow   # gone for good: ashlar node remove %.40s --dead",
 		    i->affected[0], i->affected[0]);
 		return;
 	}
-	SAY(i->summary, "the replicas of %u objects are compared since the cluster was recovered",
-	    c->unsure);
+	SAY(i->summary, "the replicas of %u object%s are compared since the cluster was recovered",
+	    c->unsure, c->unsure == 1 ? "" : "s");
 	SAY(i->command, "if it lasts: ashlar volume show NAME, and: ashlar volume force NAME");
 }
 
@@ -213,8 +213,8 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	else if (c->full && strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->caused_by, "SPACE_FULL_HOLD"); /* what comes back finds no room */
 	if (!strcmp(code, "DATA_SINGLE_COPY") && worst)
-		SAY(i->risk, "losing %s loses %u objects", node_name(c->in, worst),
-		    c->single_by_node[worst]);
+		SAY(i->risk, "losing %s loses %u object%s", node_name(c->in, worst),
+		    c->single_by_node[worst], c->single_by_node[worst] == 1 ? "" : "s");
 	else if (!strcmp(code, "DATA_UNAVAILABLE"))
 		SAY(i->risk, "their reads and writes wait; nothing is lost as long as an in-sync "
 			     "replica comes back");
@@ -259,7 +259,8 @@ static void check_rebuild(struct ctx *c)
 	if (r->held) {
 		i = add_item(c, "REBUILD_HELD", HEALTH_WARNING);
 		i->count = r->held;
-		SAY(i->summary, "the rebuild of %u objects is paused or was cancelled", r->held);
+		SAY(i->summary, "the rebuild of %u object%s is paused or was cancelled", r->held,
+		    r->held == 1 ? "" : "s");
 		SAY(i->risk, "their copies stay missing until it goes on or the node comes back");
 		SAY(i->command, "ashlar job list, then: ashlar job resume ID");
 	}
@@ -277,6 +278,7 @@ static void check_rebuild(struct ctx *c)
 static void check_quarantine(struct ctx *c)
 {
 	struct health_item *i = add_item(c, "DATA_QUARANTINED", HEALTH_WARNING);
+	const char *undecided = NULL; /* a volume of which */
 	unsigned replicas = 0;
 
 	for (struct hnode *h = hmap_walk(&c->in->map->volumes, NULL); h;
@@ -284,9 +286,11 @@ static void check_quarantine(struct ctx *c)
 		const struct map_volume *v = container_of(h, struct map_volume, by_id);
 		unsigned before = replicas;
 
-		for (uint32_t k = 0; k < v->objects; k++)
+		for (uint32_t k = 0; k < v->objects; k++) {
 			for (unsigned n = 0; n < v->object[k].member_count; n++)
 				replicas += v->object[k].member[n].kept;
+			undecided = v->object[k].undecided ? v->name : undecided;
+		}
 		if (replicas != before)
 			affect(i, "%s", v->name);
 	}
@@ -299,6 +303,12 @@ static void check_quarantine(struct ctx *c)
 	    replicas == 1 ? "its" : "their");
 	SAY(i->risk, "they may have writes that the volume lacks, and take space; no new copy is made where "
 		     "they are");
+	if (undecided) {
+		SAY(i->caused_by, "DATA_UNDECIDED");
+		SAY(i->command, "decide first: ashlar volume force %.40s   # until then a discard is refused",
+		    undecided);
+		return;
+	}
 	SAY(i->command,
 	    "check %.40s, then: ashlar quarantine discard %.40s   # or go back: ashlar volume force",
 	    i->affected[0], i->affected[0]);
@@ -313,8 +323,8 @@ static void check_given_up(struct ctx *c)
 	i = add_item(c, "DATA_GIVEN_UP", HEALTH_ERROR);
 	i->count = c->given_up;
 	SAY(i->summary,
-	    "%u objects were given up with a node that was removed: no replica is in-sync any more",
-	    c->given_up);
+	    "%u object%s given up with a node that was removed: no replica is in-sync any more",
+	    c->given_up, c->given_up == 1 ? " was" : "s were");
 	SAY(i->risk, "their I/O waits until an older replica is taken or the volume is deleted");
 	SAY(i->command,
 	    "ashlar volume force NAME   # or ashlar volume delete NAME; ashlar events says which");
@@ -389,9 +399,9 @@ static void check_undecided(struct ctx *c)
 	if (!keep_item(c, i))
 		return;
 	SAY(i->summary,
-	    "%llu objects are not served: their in-sync replica lacks acknowledged writes, or contradicts "
-	    "another",
-	    (unsigned long long)c->out->undecided);
+	    "%llu object%s not served: %s in-sync replica lacks acknowledged writes, or contradicts another",
+	    (unsigned long long)c->out->undecided, c->out->undecided == 1 ? " is" : "s are",
+	    c->out->undecided == 1 ? "its" : "their");
 	SAY(i->risk, "their reads and writes wait; going on from the wrong replica loses what another has");
 	SAY(i->command, "ashlar volume force %.63s   # what each has; nothing changes without --accept-loss",
 	    volume ? volume : "NAME");

@@ -121,8 +121,9 @@ static void check_failed_disks(struct ctx *c)
 		const struct map_group *g = container_of(h, struct map_group, by_id);
 		const struct health_group *f = find_group(c->in, g->id);
 
-		if (g->state == GROUP_REMOVED || !group_failed(c->in, g) || group_lost_cache(c, g->id) ||
-		    (f && f->known && (f->reopening || f->gave_up)))
+		if (g->state == GROUP_REMOVED || g->state == GROUP_PENDING || !group_failed(c->in, g))
+			continue; /* pending: half made, without a copy */
+		if (group_lost_cache(c, g->id) || (f && f->known && (f->reopening || f->gave_up)))
 			continue;
 		group = group ? group : g->id;
 		affect(failed, "group %u on %.40s", g->id, node_name(c->in, g->node));

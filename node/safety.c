@@ -248,33 +248,32 @@ static void judge(struct what_if *w)
 
 	if (r->unrepaired)
 		snprintf(r->unrepaired_why, sizeof(r->unrepaired_why),
-			 "%llu objects have no other in-sync replica but in disk groups with damage that "
-			 "is not repaired yet (group %u): some of their data may be whole here only; wait "
+			 "%llu object%s no other in-sync replica but in disk groups with damage that "
+			 "is not repaired yet (group %u): some of that data may be whole here only; wait "
 			 "while `ashlar health` shows DATA_REPAIRING, and see to "
 			 "DATA_CORRUPT_UNREPAIRABLE if it shows that",
-			 n_(r->unrepaired), r->unrepaired_group);
+			 n_(r->unrepaired), r->unrepaired == 1 ? " has" : "s have", r->unrepaired_group);
 	if (r->unrepaired && r->unrepaired == r->lost + r->unavailable)
 		conclude(r, SAFETY_DATA, "%s", r->unrepaired_why);
 	else if (r->lost)
 		conclude(r, SAFETY_DATA,
-			 "%llu objects have no other in-sync replica: their data would be lost",
-			 n_(r->lost));
+			 "%llu object%s no other in-sync replica: that data would be lost", n_(r->lost),
+			 r->lost == 1 ? " has" : "s have");
 	else if (r->unavailable)
 		conclude(
 			r, SAFETY_DATA,
-			"%llu objects would have no in-sync replica in reach: their I/O would stop",
-			n_(r->unavailable));
+			"%llu object%s would have no in-sync replica in reach: that I/O would stop",
+			n_(r->unavailable), r->unavailable == 1 ? "" : "s");
 	else if (r->below_min)
 		conclude(r, SAFETY_DATA,
-			 "%llu objects would have fewer in-sync replicas than their policy's "
-			 "minimum: "
-			 "their writes would stop",
-			 n_(r->below_min));
+			 "%llu object%s would have fewer in-sync replicas than the policy's minimum: "
+			 "those writes would stop",
+			 n_(r->below_min), r->below_min == 1 ? "" : "s");
 	else if (r->quarantined)
 		conclude(r, SAFETY_DATA,
-			 "%llu objects have a replica in quarantine there, which may be the only one with "
+			 "%llu object%s a replica in quarantine there, which may be the only one with "
 			 "some acknowledged writes: decide first (ashlar quarantine list)",
-			 n_(r->quarantined));
+			 n_(r->quarantined), r->quarantined == 1 ? " has" : "s have");
 	else if (r->voters && r->voters_left < r->voters_needed)
 		conclude(r, SAFETY_QUORUM,
 			 "%u of %u voters would be left and %u are needed: no failover, attach or "

@@ -252,7 +252,8 @@ static void print_group(const struct json *g)
 	printf("metadata    %s\n", bytes_text(json_u64(stats, "metadata_used_bytes", 0), a));
 	print_written(stats);
 	print_caches(stats);
-	printf("replicas    of %" PRIu64 " objects\n", json_u64(stats, "objects", 0));
+	printf("replicas    of %" PRIu64 " object%s\n", json_u64(stats, "objects", 0),
+	       json_u64(stats, "objects", 0) == 1 ? "" : "s");
 	if (json_u64(stats, "lost_live_bytes", 0))
 		printf("lost        %s stood on devices that are gone\n",
 		       bytes_text(json_u64(stats, "lost_live_bytes", 0), a));

@@ -87,7 +87,7 @@ static void print_force(const char *name, const struct json *j)
 	for (size_t i = 0; i < json_len(list); i++)
 		print_object(json_at(list, i));
 	if (affected > json_len(list))
-		printf("… and %" PRIu64 " objects more\n", affected - json_len(list));
+		printf("… and %" PRIu64 " more\n", affected - json_len(list));
 	if (!affected)
 		printf("volume %s: every object is served, or will be by itself; there is nothing to force\n",
 		       name);

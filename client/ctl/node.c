@@ -310,11 +310,13 @@ static int print_dry(struct ctl *c, struct json *j)
 	if (c->json) {
 		print_json(j);
 	} else {
-		printf("%s: %s\n  %" PRIu64 " objects have a replica there\n", ok ? "yes" : "NO",
-		       str_or(j, "why", "?"), json_u64(j, "objects", 0));
+		printf("%s: %s\n  %" PRIu64 " object%s a replica there\n", ok ? "yes" : "NO",
+		       str_or(j, "why", "?"), json_u64(j, "objects", 0),
+		       json_u64(j, "objects", 0) == 1 ? " has" : "s have");
 		if (json_u64(j, "objects_lost", 0))
-			printf("  %" PRIu64 " of them have no in-sync replica anywhere else\n",
-			       json_u64(j, "objects_lost", 0));
+			printf("  %" PRIu64 " of them %s no in-sync replica anywhere else\n",
+			       json_u64(j, "objects_lost", 0),
+			       json_u64(j, "objects_lost", 0) == 1 ? "has" : "have");
 		if (json_bool(j, "bytes_known", false))
 			printf("  %s to copy, %s free afterwards\n",
 			       bytes_text(json_u64(j, "copy_bytes", 0), a),
@@ -359,8 +361,9 @@ static int print_removed(struct ctl *c, int rc, struct json *j)
 	if (c->json)
 		print_json(j);
 	else
-		printf("node %s was removed; %" PRIu64 " objects were given up with it\n",
-		       str_or(j, "node", "?"), json_u64(j, "objects_lost", 0));
+		printf("node %s was removed; %" PRIu64 " object%s given up with it\n",
+		       str_or(j, "node", "?"), json_u64(j, "objects_lost", 0),
+		       json_u64(j, "objects_lost", 0) == 1 ? " was" : "s were");
 	json_free(j);
 	return CTL_OK;
 }

@@ -59,9 +59,9 @@ static void print_status(const struct ctl *c, const struct json *j)
 	       json_u64(o, "single_copy", 0), json_u64(o, "unavailable", 0));
 	print_unrepaired(o);
 	if (json_u64(o, "undecided", 0))
-		printf("            %" PRIu64 " of them serve nothing until an operator decides: "
+		printf("            %" PRIu64 " of them serve%s nothing until an operator decides: "
 		       "DATA_UNDECIDED in ashlar health\n",
-		       json_u64(o, "undecided", 0));
+		       json_u64(o, "undecided", 0), json_u64(o, "undecided", 0) == 1 ? "s" : "");
 	print_capacity(json_get(j, "capacity"));
 	print_source(j);
 }

@@ -406,9 +406,10 @@ static void print_volume(const struct json *v)
 	       json_u64(n, "degraded", 0), json_u64(n, "single_copy", 0),
 	       json_u64(n, "unavailable", 0));
 	if (json_u64(n, "undecided", 0))
-		printf("            %" PRIu64 " of them serve nothing until an operator decides: "
+		printf("            %" PRIu64 " of them serve%s nothing until an operator decides: "
 		       "ashlar volume force %s\n",
-		       json_u64(n, "undecided", 0), str_or(v, "name", "?"));
+		       json_u64(n, "undecided", 0), json_u64(n, "undecided", 0) == 1 ? "s" : "",
+		       str_or(v, "name", "?"));
 	print_unrepaired(n);
 	if (json_str(v, "rebuild"))
 		printf("            %s\n", json_str(v, "rebuild"));

@@ -353,8 +353,15 @@ def death(a, b):
     check(a.json("status")["source"]["map_age_ms"] > 0, "facts have an age")
     group = next(g["group"] for g in a.json("diskgroup", "list")["diskgroups"] if g["node"] == "n2")
     a.expect(6, "diskgroup", "flush", str(group), says="node n2, which must do this, cannot be reached")
+    a.end(signal.SIGKILL)
+    a.start()  # alone it cannot tell what there is
+    for args in (("show", "v"), ("show", "never-made"), ("force", "never-made"), ("delete", "never-made", "--yes")):
+        code = a.run("volume", *args).returncode
+        check(code == 6 or (code == 0 and args[1] == "v"), f"volume {args} of a node that starts alone: exit {code}")
     b.start()
     wait_for("b to serve", lambda: b.json("status")["state"] == "serving", 60)
+    wait_for("a to serve", lambda: a.json("status")["state"] == "serving", 60)
+    a.expect(3, "volume", "show", "never-made")
     a.expect(0, "diskgroup", "flush", str(group))  # though a's connection to it may not be back yet
     wait_for("all to be well again", lambda: well(a), 60)
     check("CRASH_RECENT" in [i["code"] for i in a.json("health")["items"]], "it is said that it crashed")

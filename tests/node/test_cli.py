@@ -272,7 +272,7 @@ def others():
     check("serve nothing" not in ashlar("status").stdout, "nothing is said of a decision where none is due")
     answers[("GET", "/v1/status")][1]["objects"].update(unrepaired=2, undecided=1)
     expect(ashlar("status"), 0, out="up to 2 of them lack blocks in a copy")
-    expect(ashlar("status"), 0, out="1 of them serve nothing until an operator decides")
+    expect(ashlar("status"), 0, out="1 of them serves nothing until an operator decides")
     expect(ashlar("status"), 0, out="1 of 2 disk groups known")
     answers[("GET", "/v1/nodes")] = (200, {"nodes": [{"name": "n1", "number": 1, "up": False, "roles": ["storage", "voter"],
                                                        "facts": "cached", "facts_age_ms": 65000}]})

@@ -178,6 +178,9 @@ TEST(health, a_failed_group_is_a_root)
 	i = must(&w, "DISK_FAILED");
 	EXPECT_STR(i->command, "ashlar diskgroup show 3");
 	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "DISK_FAILED");
+	w.group[2].state = GROUP_PENDING; /* half made, its node says: nothing is there */
+	health_evaluate(&w.in, &w.r);
+	EXPECT(!find(&w, "DISK_FAILED"));
 	world_fini(&w);
 }
 
@@ -369,6 +372,12 @@ TEST(health, a_quarantine_is_shown_until_it_is_discarded)
 	EXPECT_EQ(i->severity, HEALTH_WARNING);
 	EXPECT(strstr(i->summary, "1 replica of 1 volume is kept"));
 	EXPECT(!find(&w, "DATA_DEGRADED") && !find(&w, "DATA_SINGLE_COPY"));
+	EXPECT(strstr(i->command, "quarantine discard"));
+	w.object[0].undecided = true; /* a discard would be refused */
+	health_evaluate(&w.in, &w.r);
+	i = must(&w, "DATA_QUARANTINED");
+	EXPECT(strstr(i->command, "volume force") && !strstr(i->command, "quarantine discard"));
+	EXPECT_STR(i->caused_by, "DATA_UNDECIDED");
 	world_fini(&w);
 }
 
@@ -829,6 +838,7 @@ TEST(health, an_undecided_object_is_told_of_without_its_node)
 	w.hn[0].up = false;
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);
+	EXPECT(strstr(must(&w, "DATA_UNDECIDED")->summary, "1 object is not served"));
 	EXPECT(w.r.undecided == 1 && w.r.unavailable == 1);
 	EXPECT(!find(&w, "DATA_UNAVAILABLE"));
 	w.hn[0].up = true; /* it serves nothing for that */

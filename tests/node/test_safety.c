@@ -197,7 +197,7 @@ TEST(safety, damage_is_told_beside_what_else_would_be_lost)
 	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
 	EXPECT(w.r.lost == 2 && w.r.unrepaired == 1);
 	EXPECT(strstr(w.r.why, "would be lost"));
-	EXPECT(strstr(w.r.unrepaired_why, "1 objects") && strstr(w.r.unrepaired_why, "group 2"));
+	EXPECT(strstr(w.r.unrepaired_why, "1 object has") && strstr(w.r.unrepaired_why, "group 2"));
 	EXPECT(strstr(w.r.unrepaired_why, "if it shows that")); /* it is not cut */
 	w.hg[1].damaged_bytes = 0;
 	EXPECT_EQ(ask(&w, true, 1, 1, 0), SAFETY_DATA);
