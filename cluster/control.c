@@ -37,6 +37,8 @@ static bool raft_send(void *ctx, uint16_t to, const void *msg, size_t len)
 	if (!p || conn_full(p->conn) || len > WIRE_BODY_MAX)
 		return false;
 	conn_send(p->conn, OP_RAFT, 0, msg, (uint32_t)len, NULL, 0);
+	if (!p->asked_us)
+		p->asked_us = control_now_us(c);
 	return true;
 }
 
@@ -334,6 +336,7 @@ void control_frame(struct control *c, uint16_t node, const struct frame *f)
 	if (!p || c->stopping)
 		return;
 	p->heard_us = loop_turn_us(c->cfg.loop);
+	p->asked_us = 0;
 	switch (f->opcode) {
 	case OP_RAFT:
 		consensus_receive(c->consensus, node, f->body, f->body_len);

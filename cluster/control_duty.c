@@ -109,13 +109,14 @@ static void voters_step(struct control *c)
 void control_duty(struct control *c)
 {
 	uint64_t now = control_now_us(c);
+	struct peer *p;
 	bool leader;
 
 	if (c->stopping || (now < c->duty_us && now < c->plan_us))
 		return;
 	leader = consensus_is_leader(c->consensus);
-	if (leader && !c->was_leader)
-		c->leader_since_us = now;
+	if (leader && !c->was_leader) /* what somebody else's follower sent needs no answer */
+		list_for_each(p, &c->peers, link) p->asked_us = 0;
 	c->was_leader = leader;
 	if (!leader)
 		return;

@@ -25,6 +25,7 @@ struct peer {
 	uint64_t session; /* answers go to the connection that asked, never to a later one */
 	struct conn *conn;
 	uint64_t heard_us; /* mono: the last frame */
+	uint64_t asked_us; /* mono: the first Raft message that nothing came after; 0: none */
 };
 
 struct subscriber {
@@ -114,7 +115,7 @@ struct control {
 	uint64_t presence_us; /* of the next look at who is there */
 
 	/* Where replicas should be (control_relocate.c). */
-	uint64_t started_us, leader_since_us, plan_us, planned_us;
+	uint64_t started_us, plan_us, planned_us;
 	uint64_t *lost_us; /* by node number: when contact ended last */
 	unsigned lost_count;
 	bool planned_idle; /* the last plan had nothing to do, on this input: */

@@ -3,9 +3,10 @@
  * away, finishes jobs that have nothing left. It remembers nothing that another leader would need.
  *
  * Absence is measured by this node's monotonic clock since it lost contact, on every node, so that
- * a change of leader does not start the delay anew. A node that is connected and silent (frozen)
- * counts as absent too, as a leader sees it: all nodes of the map follow its log and answer its
- * heartbeats. */
+ * a change of leader does not start the delay anew. A node that is connected and does not answer
+ * (frozen) counts as absent too, as a leader sees it: members of Raft answer its heartbeats. One that
+ * is no member yet is asked nothing and has nothing to say, and must not count as silent: a leader
+ * that therefore did not take it in would never hear it. */
 #include "cluster/control_impl.h"
 #include "cluster/relocate.h"
 
@@ -41,8 +42,8 @@ struct relocate_node control_contact(const struct control *c, const struct map_n
 
 	if (n->id == c->cfg.node)
 		return out;
-	if (p && c->was_leader)
-		silent = now - MAX(p->heard_us, c->leader_since_us);
+	if (p && p->asked_us && c->was_leader)
+		silent = now - p->asked_us;
 	out.up = p && silent < SILENT_US;
 	if (!p)
 		silent = now - since;

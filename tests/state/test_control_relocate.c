@@ -23,12 +23,17 @@ static void create(const char *name, unsigned copies)
 	EXPECT_OK(a.p.result.code);
 }
 
-/* What nodes of a real Raft do all the time. */
+/* What nodes of a real Raft do all the time: the leader asks, the others answer. */
 static void beat(uint16_t silent)
 {
-	for (unsigned i = 0; i < ends; i++)
-		if (end[i].m && end[i].m->id != silent && !end[i].closed)
+	for (unsigned i = 0; i < ends; i++) {
+		if (!end[i].m || end[i].closed)
+			continue;
+		if (end[i].m->id == fake.leader)
+			fake_send(fake.leader, end[i].peer, "beat", 4);
+		else if (end[i].m->id != silent)
 			conn_send(end[i].conn, OP_RAFT, 0, "beat", 4, NULL, 0);
+	}
 }
 
 #define UNTIL_BEATING(silent, cond)                                                                \
