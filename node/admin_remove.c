@@ -100,6 +100,12 @@ static int drain_check(const struct removal *r, const char **why)
 		*why = r->report.unrepaired_why; /* copies made from those would lack what they lack */
 		return -ERR_INCOMPLETE;
 	}
+	if (state_node_quarantined(a->ops->state(a->cluster), r->node)) {
+		*why = "replicas in quarantine are on it, which nothing moves: `ashlar quarantine list` "
+		       "names them, `quarantine discard` gives them up, `volume force` goes on from "
+		       "them";
+		return -ERR_INCOMPLETE;
+	}
 	if (!key_elsewhere(a, r->node)) {
 		*why = "no other node in reach holds the key of the cluster's CA yet: a voter "
 		       "fetches it within "

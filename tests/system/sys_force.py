@@ -120,6 +120,9 @@ if "quarantine discard v" not in item["command"]:
 rows = lab.json("quarantine", "list")["quarantine"]
 if [(r["volume"], r["node"], r["replicas"]) for r in rows] != [("v", "node2", len(only2))]:
     fail(f"{rows}")
+rc, out, err = lab.ashlar("node", "remove", "node2", "--dry-run", rc=None)
+if rc != 5 or "quarantine" not in out + err:
+    fail(f"nothing moves what is in quarantine, and a removal does not say so: exit {rc}: {out}{err}")
 watch_for("the other objects to be whole", lambda: all(
     r["state"] == "in-sync" for o in show()["objects"] if o["index"] not in only2 for r in o["replicas"]), 60)
 verify(stale=only2)
