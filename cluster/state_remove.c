@@ -59,6 +59,7 @@ static enum stake stake_of(const struct state *s, const struct map_object *o, ui
 struct stakes {
 	unsigned objects, pending, lost, full; /* full: all its epochs are used */
 	unsigned kept;                         /* in quarantine there */
+	unsigned unsure;                       /* it may have acknowledged writes of them that others lack */
 	char volumes[128];                     /* names of those that lose something */
 };
 
@@ -74,6 +75,17 @@ static bool keeps(const struct state *s, const struct map_object *o, uint16_t no
 {
 	for (unsigned i = 0; i < o->member_count; i++)
 		if (o->member[i].kept && is_on(s, &o->member[i], node))
+			return true;
+	return false;
+}
+
+/* Since a recovery this node was not heard: what it promoted or wrote in the lost time is known to nobody. */
+static bool may_have_more(const struct state *s, const struct map_object *o, uint16_t node)
+{
+	const struct map_node *n = map_node(&s->map, node);
+
+	for (unsigned i = 0; o->unsure && n && n->awaited && i < o->member_count; i++)
+		if (o->member[i].filled && !o->member[i].kept && is_on(s, &o->member[i], node))
 			return true;
 	return false;
 }
@@ -96,6 +108,7 @@ static struct stakes stakes_count(const struct state *s, uint16_t node)
 			k.lost += stake == STAKE_LOST;
 			k.full += stake == STAKE_SPARE && state_epoch_full(o);
 			k.kept += keeps(s, o, node);
+			k.unsure += stake == STAKE_SPARE && may_have_more(s, o, node);
 		}
 		if (k.lost != lost)
 			stakes_name(&k, v[i]);
@@ -157,6 +170,11 @@ unsigned state_node_quarantined(const struct state *s, uint16_t node)
 	return stakes_count(s, node).kept;
 }
 
+unsigned state_node_unsure(const struct state *s, uint16_t node)
+{
+	return stakes_count(s, node).unsure;
+}
+
 bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200])
 {
 	const struct map_attachment *a = attached(s, node, now_ms);
@@ -213,6 +231,12 @@ static int dead_check(const struct state *s, const struct map_node *n, bool acce
 				    "only one with some acknowledged writes: ashlar quarantine discard gives "
 				    "them up",
 				    k->kept, k->kept == 1 ? " has" : "s have", n->name);
+	if (k->unsure && !accept_loss)
+		return state_refuse(out, -ERR_INCOMPLETE,
+				    "since the cluster was recovered node %s was not heard, and it may be "
+				    "the only one with some acknowledged writes of %u object%s: they would "
+				    "be lost",
+				    n->name, k->unsure, k->unsure == 1 ? "" : "s");
 	return 0;
 }
 

@@ -497,10 +497,13 @@ void facts_rebuild(struct admin *a, struct health_rebuild *out)
 {
 	const struct state *s = a->ops->state(a->cluster);
 	struct relocate_plan *p = admin_plan(a);
+	struct consensus_status st;
 	unsigned count;
 	const struct state_job *j = state_jobs(s, &count);
 
-	*out = (struct health_rebuild){.filling = p->lacking.filling,
+	a->ops->status(a->cluster, &st);
+	*out = (struct health_rebuild){.no_leader = st.leader == 0,
+				       .filling = p->lacking.filling,
 				       .waiting = p->lacking.waiting,
 				       .queued = p->lacking.queued,
 				       .held = p->lacking.held,

@@ -200,7 +200,8 @@ static void dead_again(struct timer *t)
 static int dead_check(const struct removal *r, const char **why)
 {
 	const struct admin *a = r->q->admin;
-	bool quarantined = state_node_quarantined(a->ops->state(a->cluster), r->node);
+	const struct state *s = a->ops->state(a->cluster);
+	bool quarantined = state_node_quarantined(s, r->node), unsure = state_node_unsure(s, r->node);
 
 	if (facts_node_heard(a, r->node)) {
 		*why = "it is up: without --dead it is removed in order; or stop it first";
@@ -221,9 +222,15 @@ static int dead_check(const struct removal *r, const char **why)
 		       "gives them up";
 		return -ERR_INCOMPLETE;
 	}
+	if (unsure && !r->accept_loss) {
+		*why = "since the cluster was recovered it was not heard, and it may be the only one with some "
+		       "acknowledged writes: they would be lost";
+		return -ERR_INCOMPLETE;
+	}
 	*why = r->report.lost ? "what has no in-sync replica anywhere else is given up"
 	       : quarantined  ? "everything has another in-sync replica; what is in quarantine there is "
 				"given up"
+	       : unsure	      ? "what it alone may have since the cluster was recovered is given up"
 			      : "everything has another in-sync replica";
 	return 0;
 }

@@ -69,6 +69,7 @@ struct health_emptying {
 /* What is done about missing copies, and jobs; counts are objects. NULL in the input: unknown. */
 struct health_rebuild {
 	uint32_t filling, waiting, queued, held, blocked;
+	bool no_leader;		/* none is known here: nothing is placed, and nothing gets in-sync */
 	uint64_t seconds_left;	/* 0: cannot be told */
 	uint32_t delay_s;	/* before a node that is away is given up */
 	char why[256];		/* of what is blocked */

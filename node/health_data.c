@@ -69,7 +69,7 @@ static void check_recovery(struct ctx *c)
 	     h = hmap_walk(&c->in->map->nodes, h)) {
 		const struct map_node *n = container_of(h, struct map_node, by_id);
 
-		if (n->state != NODE_ACTIVE || !n->awaited)
+		if (n->state != NODE_ACTIVE || !n->awaited || !(n->roles & ROLE_STORAGE))
 			continue;
 		affect(i, "%s", n->name);
 		awaited++;
@@ -83,7 +83,8 @@ static void check_recovery(struct ctx *c)
 		    "have more",
 		    c->unsure, c->unsure == 1 ? " waits" : "s wait", awaited, awaited == 1 ? "" : "s");
 		SAY(i->command,
-		    "on %.40s: ashlard recover --follow   # gone for good: ashlar node remove %.40s --dead",
+		    "on %.40s: ashlard recover --follow   # gone for good: ashlar node remove %.40s --dead "
+		    "--accept-loss",
 		    i->affected[0], i->affected[0]);
 		return;
 	}
@@ -161,6 +162,8 @@ bool health_rebuild_text(const struct health_rebuild *r, char out[128])
 		snprintf(out, 128, "%u cannot be rebuilt: see REBUILD_BLOCKED", r->blocked);
 	else if (r->held)
 		snprintf(out, 128, "the rebuild of %u is paused or was cancelled", r->held);
+	else if (r->no_leader)
+		snprintf(out, 128, "no copy is made before there is a Raft leader");
 	else if ((r->filling || r->queued) && r->seconds_left)
 		snprintf(out, 128, "being copied, about %llu s left",
 			 (unsigned long long)r->seconds_left);
@@ -224,7 +227,9 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 	if (c->in->rebuild && strcmp(code, "DATA_UNAVAILABLE") && !all_undecided &&
 	    health_rebuild_text(c->in->rebuild, text))
 		snprintf(i->summary + n, sizeof(i->summary) - n, "; %s", text);
-	if (!i->caused_by[0])
+	if (!i->caused_by[0] && c->in->rebuild && c->in->rebuild->blocked)
+		SAY(i->command, "ashlar health   # REBUILD_BLOCKED says what is missing");
+	else if (!i->caused_by[0])
 		SAY(i->command, "ashlar volume show NAME   # replicas that are up are catching up");
 	else if (!strcmp(i->caused_by, "RECOVERY_UNSETTLED"))
 		SAY(i->command, "ashlar health   # RECOVERY_UNSETTLED says what is waited for");

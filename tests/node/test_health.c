@@ -336,7 +336,7 @@ TEST(health, after_a_recovery_it_says_who_is_waited_for)
 	EXPECT_EQ(i->severity, HEALTH_ERROR);
 	EXPECT_EQ(i->count, 3);
 	EXPECT_STR(i->affected[0], "n3");
-	EXPECT(strstr(i->command, "ashlard recover --follow") && strstr(i->command, "node remove n3 --dead"));
+	EXPECT(strstr(i->command, "ashlard recover --follow") && strstr(i->command, "node remove n3 --dead --accept-loss"));
 	i = must(&w, "DATA_UNAVAILABLE");
 	EXPECT_EQ(i->count, 3);
 	EXPECT_STR(i->caused_by, "RECOVERY_UNSETTLED");
@@ -764,6 +764,16 @@ TEST(health, missing_copies_say_until_when_or_why_not)
 	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "REBUILD_BLOCKED"));
 	EXPECT_STR(must(&w, "REBUILD_BLOCKED")->summary, "group 3: full");
 	EXPECT_STR(must(&w, "REBUILD_BLOCKED")->caused_by, "NODE_DOWN");
+	r = (struct health_rebuild){ .queued = 5, .waiting = 1, .no_leader = true };
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->summary, "before there is a Raft leader"));
+	r = (struct health_rebuild){ .blocked = 5, .why = "group 3: has a replica of it already" };
+	w.hn[1].up = true;
+	w.object[0].member[0].in = false;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(strstr(must(&w, "DATA_DEGRADED")->command, "REBUILD_BLOCKED")); /* nobody catches up */
+	w.object[0].member[0].in = true;
+	w.hn[1].up = false;
 	r = (struct health_rebuild){ .stuck_count = 1, .stuck_job = 4, .stuck = "rebuild", .stuck_s = 700 };
 	health_evaluate(&w.in, &w.r);
 	EXPECT(strstr(must(&w, "JOB_STUCK")->command, "ashlar job show 4"));

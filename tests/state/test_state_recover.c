@@ -155,12 +155,29 @@ TEST(recover, nodes_that_are_gone_for_good_are_not_waited_for)
 	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
-	EXPECT_OK(remove_dead(&f, f.p, 0));
-	EXPECT_OK(remove_dead(&f, f.t, 0));
+	EXPECT_OK(remove_dead(&f, f.p, NODE_REMOVE_ACCEPT_LOSS));
+	EXPECT_OK(remove_dead(&f, f.t, NODE_REMOVE_ACCEPT_LOSS));
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.s, f.s)), OBJ_DONE);
 	EXPECT_EQ(map_in_count(f.o), 1);
 	EXPECT_EQ(map_primary_node(kit_map(&f.k), f.o)->id, f.s);
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_SETTLE, 0, f.s)), OBJ_DONE);
+	kit_fini(&f.k);
+}
+
+/* What a node that was not heard since may have alone is given up by who says so, not in passing. */
+TEST(recover, a_node_that_may_have_more_is_given_up_only_with_accept_loss)
+{
+	struct fix f;
+
+	fix_volume(&f, 3);
+	recover(&f);
+	back(&f, f.s);
+	EXPECT(state_node_unsure(f.k.s, f.p) > 0);
+	EXPECT_EQ(remove_dead(&f, f.p, 0), -ERR_INCOMPLETE);
+	EXPECT(node(&f, f.p)->state == NODE_ACTIVE);
+	back(&f, f.p); /* it is heard, and what it has compared: nothing is in doubt with it */
+	EXPECT_EQ(state_node_unsure(f.k.s, f.p), 0);
+	EXPECT_OK(remove_dead(&f, f.p, 0));
 	kit_fini(&f.k);
 }
 
