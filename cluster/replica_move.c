@@ -327,7 +327,7 @@ static unsigned leave(struct replicator *r, uint64_t now, bool *stay)
 			left++;
 			continue;
 		}
-		if (p && !(r->draining && o->moved))
+		if (p && !(r->draining && o->moved) && !primary_conflict(p)) /* else it never serves here */
 			to = successor(p, 0, now);
 		*stay |= p && !to;
 		if (to) {

@@ -191,9 +191,10 @@ static void data_item(struct ctx *c, const char *code, enum health_severity seve
 				       : "   # if it is gone for good: ashlar volume force NAME";
 	struct health_item *i;
 	uint16_t worst = most_endangering_node(c);
-	/* Nobody copies what nobody serves. What is undecided has a single replica in-sync, mostly. */
-	bool all_undecided =
-		!by_node && !strcmp(code, "DATA_SINGLE_COPY") && count <= undecided_objects(c->in);
+	/* Nobody copies what nobody serves. What only its node calls undecided has a single replica in-sync,
+	 * mostly; what the map calls so is unavailable. */
+	bool all_undecided = !by_node && !strcmp(code, "DATA_SINGLE_COPY") &&
+			     c->undecided + count <= undecided_objects(c->in);
 	char text[128];
 	size_t n;
 

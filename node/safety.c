@@ -117,7 +117,9 @@ static void look_at_object(struct what_if *w, const struct map_volume *v,
 		anywhere += !goes && group_works(w->in, g);
 		left += !goes && group_stays_up(w->in, g);
 	}
-	r->unavailable_now += !now || o->undecided;
+	if (o->undecided)
+		now = 0; /* nobody serves it */
+	r->unavailable_now += !now;
 	if (!gone)
 		return;
 	r->objects++;

@@ -331,12 +331,15 @@ TEST(health, after_a_recovery_it_says_who_is_waited_for)
 		w.object[k].unsure = k < 3;
 	w.node[2].awaited = true;
 	w.hn[2].up = false;
+	w.node[0].awaited = true; /* a witness has nothing of them */
+	w.node[0].roles = ROLE_VOTER;
 	health_evaluate(&w.in, &w.r);
 	i = must(&w, "RECOVERY_UNSETTLED");
 	EXPECT_EQ(i->severity, HEALTH_ERROR);
 	EXPECT_EQ(i->count, 3);
 	EXPECT_STR(i->affected[0], "n3");
-	EXPECT(strstr(i->command, "ashlard recover --follow") && strstr(i->command, "node remove n3 --dead --accept-loss"));
+	EXPECT(strstr(i->command, "ashlard recover --follow") &&
+	       strstr(i->command, "node remove n3 --dead --accept-loss"));
 	i = must(&w, "DATA_UNAVAILABLE");
 	EXPECT_EQ(i->count, 3);
 	EXPECT_STR(i->caused_by, "RECOVERY_UNSETTLED");
@@ -857,6 +860,11 @@ TEST(health, an_undecided_object_is_told_of_without_its_node)
 	EXPECT(!find(&w, "DATA_UNAVAILABLE") && !find(&w, "DATA_SINGLE_COPY"));
 	EXPECT_STR(must(&w, "DATA_UNDECIDED")->affected[0], "volume v1");
 	EXPECT(strstr(must(&w, "DATA_UNDECIDED")->command, "volume force v1 "));
+	w.hn[0].undecided = 1;
+	w.object[1].member[1].in = false; /* another one is filled */
+	health_evaluate(&w.in, &w.r);
+	EXPECT_STR(must(&w, "DATA_SINGLE_COPY")->caused_by, "");
+	w.object[1].member[1].in = true;
 	w.object[0].member[1].in = true; /* all of I lack it */
 	health_evaluate(&w.in, &w.r);
 	EXPECT_EQ(must(&w, "DATA_UNDECIDED")->count, 1);

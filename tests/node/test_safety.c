@@ -152,6 +152,8 @@ TEST(safety, a_replica_in_quarantine_is_not_to_be_lost)
 	w.object[0].undecided = true; /* nobody serves it */
 	EXPECT_EQ(ask(&w, false, 1, 2, 0), SAFETY_OK);
 	EXPECT_EQ(w.r.unavailable_now, 1);
+	EXPECT_EQ(ask(&w, false, 1, 1, 0), SAFETY_OK); /* its only in-sync one is there: it stops nothing */
+	EXPECT_EQ(w.r.unavailable, 0);
 	world_fini(&w);
 }
 

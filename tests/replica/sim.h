@@ -255,6 +255,7 @@ void sim_change_one(uint32_t i, uint8_t op, unsigned node, unsigned proposer);
 bool sim_case_newer_page(uint64_t seed);
 bool sim_case_newer_page_elsewhere(uint64_t seed);
 bool sim_case_newer_page_told(uint64_t seed);
+bool sim_case_undecided_stop(uint64_t seed);
 /* sim_joins.c */
 bool sim_case_reborn(uint64_t seed);
 bool sim_case_placed_anew(uint64_t seed);

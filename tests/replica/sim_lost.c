@@ -305,3 +305,68 @@ bool sim_case_newer_page_told(uint64_t seed)
 	sim_wait_for(sim_all_in, "all are in again");
 	return sim_finish();
 }
+
+static bool has_stopped(void)
+{
+	return !sim.proc[source].alive;
+}
+
+static bool is_decided(void)
+{
+	return !sim_object(0)->undecided;
+}
+
+/* The target is dropped, and said in the same step to have what the others lack. */
+static void become_undecided(void)
+{
+	const struct map_object *o = sim_object(0);
+	struct object_change ch[2] = {{.op = OBJ_DROP,
+				       .object = o->id,
+				       .epoch = o->epoch,
+				       .replica = *sim_member(0, target),
+				       .proposer = (uint16_t)source,
+				       .incarnation = o->primary_incarnation}};
+	struct command c = {.kind = CMD_OBJECT, .object = {2, ch}};
+
+	ch[1] = ch[0];
+	ch[1].op = OBJ_QUARANTINE;
+	ch[1].epoch++;
+	ch[1].keep = 1;
+	sim_submit_command(&c);
+	sim_wait_for(is_undecided, "an operator must decide");
+}
+
+/* Nobody moves what is served nowhere: a clean stop does not wait for that. */
+bool sim_case_undecided_stop(uint64_t seed)
+{
+	struct sim_plan plan = sim_plan_of(seed, 3);
+	uint64_t begun;
+
+	sim_begin_settled(&plan);
+	source = sim_primary_node(0);
+	target = source % 3 + 1;
+	become_undecided();
+	sim_run_until(sim.now_us + 2000000, NULL);
+	if (sim_serves(source, 0))
+		sim_fail("somebody serves what an operator must decide about:%s", sim_describe());
+	begun = sim.now_us;
+	sim_proc_stop(source);
+	sim_wait_for(has_stopped, "its node ends");
+	if (sim.now_us - begun > 2500000)
+		sim_fail("a clean stop waited %llu us for what nobody serves",
+			 (unsigned long long)(sim.now_us - begun));
+	sim_proc_start(source);
+	sim_run_until(sim.now_us + 5000000, NULL);
+	target = sim_primary_node(0);
+	change_target(OBJ_FORCE, 0, is_decided);
+	for (unsigned n = 1; n <= 3; n++) {
+		if (n == sim_primary_node(0))
+			continue;
+		target = n;
+		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
+		change_target(OBJ_DISCARD, 0, target_is_out);
+		change_target(OBJ_PLACE, 0, target_is_there);
+	}
+	sim_wait_for(sim_all_in, "all are in again");
+	return sim_finish();
+}

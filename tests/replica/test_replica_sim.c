@@ -203,6 +203,7 @@ static int run_cases(uint64_t from, uint64_t count)
 		    sim_case_gone_back(i) && sim_case_gone_astray(i) &&
 		    sim_case_late_request(i) && sim_case_newer_page(i) &&
 		    sim_case_newer_page_elsewhere(i) && sim_case_newer_page_told(i) &&
+		    sim_case_undecided_stop(i) &&
 		    sim_case_reborn(i) && sim_case_placed_anew(i) &&
 		    sim_case_old_join(i) && sim_case_resend(i) &&
 		    sim_case_in_order(i))
