@@ -73,7 +73,7 @@ bool state_node_empty(const struct state *s, uint16_t node); /* there is none: s
 uint32_t state_node_objects(const struct state *s, uint16_t node);
 /* Objects with a replica in quarantine on the node. */
 unsigned state_node_quarantined(const struct state *s, uint16_t node);
-/* Objects of which a node that was not heard since a recovery may be the only one with acknowledged writes. */
+/* Objects of which the node, not heard since a recovery, may be the only one with acknowledged writes. */
 unsigned state_node_unsure(const struct state *s, uint16_t node);
 /* Nothing is on the node and nobody is attached through it; false: why, as the end of a sentence. */
 bool state_node_may_leave(const struct state *s, uint16_t node, uint64_t now_ms, char why[200]);

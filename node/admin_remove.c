@@ -223,8 +223,8 @@ static int dead_check(const struct removal *r, const char **why)
 		return -ERR_INCOMPLETE;
 	}
 	if (unsure && !r->accept_loss) {
-		*why = "since the cluster was recovered it was not heard, and it may be the only one with some "
-		       "acknowledged writes: they would be lost";
+		*why = "since the cluster was recovered it was not heard, and it may be the only one with "
+		       "some acknowledged writes: they would be lost";
 		return -ERR_INCOMPLETE;
 	}
 	*why = r->report.lost ? "what has no in-sync replica anywhere else is given up"
