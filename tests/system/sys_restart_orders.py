@@ -19,7 +19,8 @@ def pid(n):
 
 def ended(p):
     try:
-        return open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+        fields = open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()
+        return fields[0] == "Z" and int(fields[17]) <= 1  # with its threads
     except (FileNotFoundError, ProcessLookupError):
         return True
 
