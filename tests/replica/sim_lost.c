@@ -107,12 +107,18 @@ static void change_target(uint8_t op, unsigned proposer, bool (*done)(void))
 	}
 }
 
+/* What is in quarantine at the target goes; one that was never filled takes its place. */
+static void give_target_up(void)
+{
+	change_target(OBJ_DISCARD, 0, target_is_out);
+	change_target(OBJ_PLACE, 0, target_is_there);
+}
+
 /* Of the target's replica nothing stays; one that was never filled takes its place. */
 static void place_anew(void)
 {
 	change_target(OBJ_QUARANTINE, source, target_is_kept);
-	change_target(OBJ_DISCARD, 0, target_is_out);
-	change_target(OBJ_PLACE, 0, target_is_there);
+	give_target_up();
 }
 
 static bool nobody_serves(void)
@@ -205,8 +211,7 @@ bool sim_case_newer_page(uint64_t seed)
 	if (sim.waits_told || sim_object(0)->undecided) {
 		nobody_serves_for_long();
 		if (give_up) {
-			change_target(OBJ_DISCARD, 0, target_is_out);
-			change_target(OBJ_PLACE, 0, target_is_there);
+			give_target_up();
 			sim_wait_for(sim_all_in, "all are in again");
 			return sim_finish();
 		}
@@ -226,14 +231,22 @@ bool sim_case_newer_page(uint64_t seed)
 	return sim_finish();
 }
 
-static bool target_has_answered(void)
+/* The target's replica, as the source's primary knows it, or NULL. */
+static const struct member *target_at_source(void)
 {
 	const struct object *o = object_find(sim.proc[source].r, object_id(sim.volume, 0));
 
 	for (unsigned i = 0; o && o->primary && i < o->primary->member_count; i++)
-		if (o->primary->member[i].node == target && o->primary->member[i].nak_us)
-			return true;
-	return false;
+		if (o->primary->member[i].node == target)
+			return &o->primary->member[i];
+	return NULL;
+}
+
+static bool target_has_answered(void)
+{
+	const struct member *m = target_at_source();
+
+	return m && m->nak_us;
 }
 
 /* A third one is in sync and has everything, and only is later than the copy: no operator is asked. */
@@ -256,12 +269,9 @@ bool sim_case_newer_page_elsewhere(uint64_t seed)
 
 static bool target_says_more(void)
 {
-	const struct object *o = object_find(sim.proc[source].r, object_id(sim.volume, 0));
+	const struct member *m = target_at_source();
 
-	for (unsigned i = 0; o && o->primary && i < o->primary->member_count; i++)
-		if (o->primary->member[i].node == target && o->primary->member[i].ahead)
-			return true;
-	return false;
+	return m && m->ahead;
 }
 
 static bool is_undecided(void)
@@ -299,8 +309,7 @@ bool sim_case_newer_page_told(uint64_t seed)
 	for (unsigned i = 0; i < 2; i++) {
 		target = i ? third : told;
 		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
-		change_target(OBJ_DISCARD, 0, target_is_out);
-		change_target(OBJ_PLACE, 0, target_is_there);
+		give_target_up();
 	}
 	sim_wait_for(sim_all_in, "all are in again");
 	return sim_finish();
@@ -364,8 +373,7 @@ bool sim_case_undecided_stop(uint64_t seed)
 			continue;
 		target = n;
 		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
-		change_target(OBJ_DISCARD, 0, target_is_out);
-		change_target(OBJ_PLACE, 0, target_is_there);
+		give_target_up();
 	}
 	sim_wait_for(sim_all_in, "all are in again");
 	return sim_finish();
