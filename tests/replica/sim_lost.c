@@ -279,6 +279,20 @@ static bool is_undecided(void)
 	return sim_object(0)->undecided;
 }
 
+/* After a force at this one of three nodes. */
+static bool all_come_back_to(unsigned forced)
+{
+	for (unsigned n = 1; n <= 3; n++) {
+		if (n == forced)
+			continue;
+		target = n;
+		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
+		give_target_up();
+	}
+	sim_wait_for(sim_all_in, "all are in again");
+	return sim_finish();
+}
+
 /* The target says what it has while another one of I is waited for, and dies; then that one is dropped. What
  * the target said outlives the process that it was said to. */
 bool sim_case_newer_page_told(uint64_t seed)
@@ -306,13 +320,7 @@ bool sim_case_newer_page_told(uint64_t seed)
 	sim_proc_start(third);
 	sim_proc_start(told);
 	sim_change_one(0, OBJ_FORCE, source, 0);
-	for (unsigned i = 0; i < 2; i++) {
-		target = i ? third : told;
-		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
-		give_target_up();
-	}
-	sim_wait_for(sim_all_in, "all are in again");
-	return sim_finish();
+	return all_come_back_to(source);
 }
 
 static bool has_stopped(void)
@@ -368,13 +376,5 @@ bool sim_case_undecided_stop(uint64_t seed)
 	sim_run_until(sim.now_us + 5000000, NULL);
 	target = sim_primary_node(0);
 	change_target(OBJ_FORCE, 0, is_decided);
-	for (unsigned n = 1; n <= 3; n++) {
-		if (n == sim_primary_node(0))
-			continue;
-		target = n;
-		sim_wait_for(target_is_kept, "what a force went past is in quarantine");
-		give_target_up();
-	}
-	sim_wait_for(sim_all_in, "all are in again");
-	return sim_finish();
+	return all_come_back_to(target);
 }
