@@ -280,6 +280,14 @@ static void check_rebuild(struct ctx *c)
 	}
 }
 
+static bool has_undecided(const struct map_volume *v)
+{
+	for (uint32_t i = 0; i < v->objects; i++)
+		if (v->object[i].undecided)
+			return true;
+	return false;
+}
+
 /* What a force went past, or has more than its source: nobody else may decide that it is not wanted. */
 static void check_quarantine(struct ctx *c)
 {
@@ -292,13 +300,13 @@ static void check_quarantine(struct ctx *c)
 		const struct map_volume *v = container_of(h, struct map_volume, by_id);
 		unsigned before = replicas;
 
-		for (uint32_t k = 0; k < v->objects; k++) {
+		for (uint32_t k = 0; k < v->objects; k++)
 			for (unsigned n = 0; n < v->object[k].member_count; n++)
 				replicas += v->object[k].member[n].kept;
-			undecided = v->object[k].undecided ? v->name : undecided;
-		}
-		if (replicas != before)
-			affect(i, "%s", v->name);
+		if (replicas == before)
+			continue;
+		affect(i, "%s", v->name);
+		undecided = has_undecided(v) ? v->name : undecided; /* without a replica in quarantine there are none */
 	}
 	if (!keep_item(c, i))
 		return;
@@ -363,14 +371,6 @@ static void check_copies(struct ctx *c)
 		  "have fewer copies than their policy", c->lost_by_node, c->lost_by_group,
 		  c->lost_by_cut);
 	check_quarantine(c);
-}
-
-static bool has_undecided(const struct map_volume *v)
-{
-	for (uint32_t i = 0; i < v->objects; i++)
-		if (v->object[i].undecided)
-			return true;
-	return false;
 }
 
 /* Those of which the map knows. Returns one of them to decide about, or NULL. */
