@@ -294,6 +294,7 @@ static void count_for_jobs(struct work *w, const struct view *v)
 			continue;
 		*(v->sources || v->hopeful ? &j->left : &j->stranded) += 1;
 		j->filling += v->good_count > v->in_good;
+		j->undecided += v->o->undecided;
 	}
 }
 
@@ -367,7 +368,6 @@ static void task_run(struct work *w, const struct task *t)
 	may = allowed(w, &v, &held, &waits);
 	lacks = v.sources < v.v->copies;
 	l->total += lacks;
-	w->out->undecided += t->object->undecided;
 	if (t->object->unsure || t->object->undecided) { /* for its replicas to be seen; for an operator */
 		l->waiting += lacks;
 		return;

@@ -39,6 +39,7 @@ struct relocate_job {
 	uint32_t left;	   /* not done yet, those below included */
 	uint32_t filling;  /* copies under way */
 	uint32_t blocked;  /* no group can take the copy */
+	uint32_t undecided; /* nothing of them is moved before an operator decides: map.h */
 	uint32_t stranded; /* all in-sync replicas are on nodes given up: nothing to copy from; not in left */
 };
 
@@ -59,7 +60,6 @@ struct relocate_plan {
 		uint32_t blocked;  /* no group can take the copy */
 		uint32_t stranded; /* nothing in reach to copy from */
 	} lacking;
-	uint32_t undecided; /* objects that wait for an operator (map.h); nothing of them is moved */
 	char why[256]; /* of the first that is blocked: a sentence and each group's reason */
 	uint32_t imbalance; /* replicas on groups that have more than their share */
 	bool uneven;	    /* a rebalance would move something */

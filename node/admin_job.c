@@ -147,7 +147,7 @@ static const char *waits_for(const struct admin *a, const struct state_job *j, c
 		return NULL;
 	if (r->blocked && r->blocked + r->filling >= r->left)
 		return p->why;
-	if (p->undecided && !r->filling)
+	if (r->undecided && r->undecided + r->filling >= r->left)
 		return "a decision about objects that nobody serves: see DATA_UNDECIDED in `ashlar health`";
 	if (j->kind != JOB_REBUILD && p->lacking.total && !r->filling)
 		return "copies that are missing come first";

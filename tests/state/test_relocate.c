@@ -567,7 +567,9 @@ TEST(rebuild, what_is_undecided_gets_no_copy)
 	each(&w, expect_quarantined, &in);
 	EXPECT_EQ(w.plan.count, 0);
 	EXPECT(w.plan.lacking.waiting);
-	EXPECT(w.plan.undecided && w.plan.undecided == w.plan.lacking.total);
+	EXPECT_OK(job(&w, JOB_START, JOB_EVACUATE, 0, 2, 0));
+	settle(&w, 2);
+	EXPECT(w.plan.job[0].undecided && w.plan.job[0].undecided == w.plan.job[0].left);
 	world_fini(&w);
 }
 
