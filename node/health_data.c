@@ -306,7 +306,7 @@ static void check_quarantine(struct ctx *c)
 		if (replicas == before)
 			continue;
 		affect(i, "%s", v->name);
-		undecided = has_undecided(v) ? v->name : undecided; /* without a replica in quarantine there are none */
+		undecided = has_undecided(v) ? v->name : undecided; /* nowhere but beside a quarantine */
 	}
 	if (!keep_item(c, i))
 		return;
