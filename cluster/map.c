@@ -173,14 +173,18 @@ struct map_node *map_primary_node(const struct map *m, const struct map_object *
 	return map_member_node(m, &o->member[o->primary]);
 }
 
+bool map_member_awaited(const struct map *m, const struct map_member *mb)
+{
+	const struct map_node *n = map_member_node(m, mb);
+
+	return mb->filled && !mb->kept && n && n->state == NODE_ACTIVE && n->awaited;
+}
+
 bool map_object_awaits(const struct map *m, const struct map_object *o)
 {
-	for (unsigned i = 0; o->unsure && i < o->member_count; i++) {
-		const struct map_node *n = map_member_node(m, &o->member[i]);
-
-		if (o->member[i].filled && !o->member[i].kept && n && n->state == NODE_ACTIVE && n->awaited)
+	for (unsigned i = 0; o->unsure && i < o->member_count; i++)
+		if (map_member_awaited(m, &o->member[i]))
 			return true;
-	}
 	return false;
 }
 

@@ -159,6 +159,8 @@ struct map_node *map_holder_node(const struct map *m, const char *holder);
 struct map_node *map_member_node(const struct map *m, const struct map_member *mb);
 /* NULL while there is none: the primary resigned, lost its group, or the object is not known yet. */
 struct map_node *map_primary_node(const struct map *m, const struct map_object *o);
+/* Filled and not in quarantine, as the map here has it, on a node that did not come back since a recovery. */
+bool map_member_awaited(const struct map *m, const struct map_member *mb);
 /* A node that may hold more of an unsure object has not come back yet: nobody may take it over. */
 bool map_object_awaits(const struct map *m, const struct map_object *o);
 unsigned map_in_count(const struct map_object *o);

@@ -79,13 +79,11 @@ static bool keeps(const struct state *s, const struct map_object *o, uint16_t no
 	return false;
 }
 
-/* Since a recovery this node was not heard: what it promoted or wrote in the lost time is known to nobody. */
+/* Since a recovery this node was not heard: what was written there in the lost time is known to nobody. */
 static bool may_have_more(const struct state *s, const struct map_object *o, uint16_t node)
 {
-	const struct map_node *n = map_node(&s->map, node);
-
-	for (unsigned i = 0; o->unsure && n && n->awaited && i < o->member_count; i++)
-		if (o->member[i].filled && !o->member[i].kept && is_on(s, &o->member[i], node))
+	for (unsigned i = 0; o->unsure && i < o->member_count; i++)
+		if (is_on(s, &o->member[i], node) && map_member_awaited(&s->map, &o->member[i]))
 			return true;
 	return false;
 }
