@@ -286,15 +286,18 @@ static uint64_t jobs_that_wait(const struct view *v)
 static void count_for_jobs(struct work *w, const struct view *v)
 {
 	uint64_t jobs = jobs_that_wait(v);
+	bool to_do = v->sources || v->hopeful;
 
 	for (unsigned i = 0; i < w->in->job_count; i++) {
 		struct relocate_job *j = &w->out->job[i];
 
 		if (!(jobs & 1ull << i))
 			continue;
-		*(v->sources || v->hopeful ? &j->left : &j->stranded) += 1;
-		j->filling += v->good_count > v->in_good;
-		j->undecided += v->o->undecided;
+		*(to_do ? &j->left : &j->stranded) += 1;
+		if (v->o->undecided)
+			j->undecided += to_do;
+		else
+			j->filling += v->good_count > v->in_good;
 	}
 }
 

@@ -323,6 +323,11 @@ int state_node_remove(struct state *s, const struct command *c, struct command_r
 		state_event_add(s, 1, "QUARANTINE_DISCARDED",
 				"with node %s replicas in quarantine of %u object%s were given up", n->name,
 				k.kept, k.kept == 1 ? "" : "s");
+	if (k.unsure)
+		state_event_add(s, 2, "DATA_GIVEN_UP",
+				"node %s was not heard since the cluster was recovered: what it alone may "
+				"have of %u object%s was given up",
+				n->name, k.unsure, k.unsure == 1 ? "" : "s");
 	if (k.lost)
 		state_event_add(s, 2, "DATA_GIVEN_UP",
 				"with node %s %u object%s given up that had no other in-sync replica, of %s",

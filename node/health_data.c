@@ -100,8 +100,7 @@ static void look_at_object(struct ctx *c, const struct map_volume *v, const stru
 	unsigned n = reachable_copies(c, o, &where, &by_node, &by_group, &by_cut);
 
 	c->out->objects++;
-	c->out->undecided += o->undecided;
-	c->unsure += o->unsure;
+	c->unsure += o->unsure && !is_given_up(c, o);
 	if (o->unsure || o->undecided)
 		n = 0; /* nobody serves it */
 	if (n >= v->copies) {
@@ -397,7 +396,7 @@ static void check_undecided(struct ctx *c)
 	const char *volume = c->undecided ? affect_undecided_volumes(c, i) : NULL;
 
 	/* The map knows the most of them, their nodes know all; neither alone does when a node is away. */
-	c->out->undecided = MAX(c->out->undecided, undecided_objects(c->in));
+	c->out->undecided = MAX(c->undecided, undecided_objects(c->in));
 	for (unsigned k = 0; k < c->in->node_count; k++)
 		if (c->in->nodes[k].up && c->in->nodes[k].undecided)
 			affect(i, "%s", node_name(c->in, c->in->nodes[k].id));

@@ -621,6 +621,10 @@ TEST(health, what_a_removed_node_took_with_it_does_not_come_back)
 	i = must(&w, "DATA_GIVEN_UP");
 	EXPECT(i->severity == HEALTH_ERROR && i->count == w.r.unavailable && !i->caused_by[0]);
 	EXPECT(!find(&w, "DATA_UNAVAILABLE") && !find(&w, "NODE_DOWN"));
+	for (unsigned k = 0; k < 8; k++) /* nothing is left to compare those with */
+		w.object[k].unsure = w.object[k].member[0].group == 2;
+	health_evaluate(&w.in, &w.r);
+	EXPECT(must(&w, "DATA_GIVEN_UP") && !find(&w, "RECOVERY_UNSETTLED"));
 	world_fini(&w);
 }
 

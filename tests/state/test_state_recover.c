@@ -150,12 +150,15 @@ static int remove_dead(struct fix *f, uint16_t id, uint8_t flags)
 /* What does not come back has no say, also as the primary. */
 TEST(recover, nodes_that_are_gone_for_good_are_not_waited_for)
 {
+	struct state_event e;
 	struct fix f;
 
 	fix_volume(&f, 3);
 	recover(&f);
 	back(&f, f.s);
 	EXPECT_OK(remove_dead(&f, f.p, NODE_REMOVE_ACCEPT_LOSS));
+	EXPECT_EQ(state_events(f.k.s, &e, 1), 1);
+	EXPECT_STR(e.code, "DATA_GIVEN_UP"); /* that it was accepted is not forgotten */
 	EXPECT_OK(remove_dead(&f, f.t, NODE_REMOVE_ACCEPT_LOSS));
 	EXPECT_EQ(kit_change(&f.k, change(&f, OBJ_TAKEOVER, f.s, f.s)), OBJ_DONE);
 	EXPECT_EQ(map_in_count(f.o), 1);
