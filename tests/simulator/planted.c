@@ -16,7 +16,8 @@ static const struct planted {
 	unsigned tries, from; /* from: near a seed that showed it once; the search goes on from there */
 	bool rare; /* noticed, but not within seconds: not part of tests/run */
 } list[] = {
-#define P(name, plan)		{RULE_##name, #name, plan, TRIES, 1, false}
+#define P(name, plan)		FROM(name, plan, 1)
+#define FROM(name, plan, from)	{RULE_##name, #name, plan, TRIES, from, false}
 #define RARE(name, plan, tries) {RULE_##name, #name, plan, tries, 1, true}
 #define NEAR(name, plan, from)	{RULE_##name, #name, plan, 500, from, true}
 	P(RAISE, "from_seed"),
@@ -31,7 +32,7 @@ static const struct planted {
 	P(PAGE_WHOLE, "rough"),
 	P(GIVE_BACK, "rough"),
 	P(UPTIME, "reborn"),
-	P(CUT, "cut_off"),
+	FROM(CUT, "cut_off", 3), /* seed 1 notices it only by never ending */
 	P(COPY_ORDER, "return"),
 	P(READ_LEASE, "cut_off"),
 	P(WANT, "lag"),
@@ -69,6 +70,7 @@ static const struct planted {
 	RARE(NO_GAP, "rough", TRIES),
 	RARE(DESTAGED, "log", TRIES),
 #undef P
+#undef FROM
 #undef RARE
 #undef NEAR
 };

@@ -53,6 +53,16 @@ void turn(void)
 	hold();
 }
 
+/* The loops sleep until their next timer: a turn per look would only burn the processor. */
+void later(void)
+{
+	struct timespec nap = {.tv_nsec = 1000000};
+
+	let_go();
+	nanosleep(&nap, NULL);
+	hold();
+}
+
 double seconds(void)
 {
 	struct timespec ts;

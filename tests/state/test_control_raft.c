@@ -49,13 +49,21 @@ static struct command free_steps(unsigned steps)
 
 static uint16_t nodes;
 
+/* The three that found the cluster vote before more come: votes go to whoever is heard first. */
 static void start_nodes(uint16_t n)
 {
 	nodes = n;
 	tests_run++;
-	cluster_start(n, dir);
-	for (uint16_t i = 1; i <= n; i++)
+	cluster_start(3, dir);
+	for (uint16_t i = 1; i <= 3; i++)
 		UNTIL(voters(i) == 3);
+	for (uint16_t i = 4; i <= n; i++) {
+		node_start(i, false, dir(i));
+		for (uint16_t k = 1; k < i; k++)
+			connect_nodes(k, i);
+		node_join(i);
+		UNTIL(voters(i) == 3);
+	}
 }
 
 static void start(void)

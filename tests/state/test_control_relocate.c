@@ -41,7 +41,7 @@ static void beat(uint16_t silent)
 		double end_ = seconds() + 10;                                                      \
 		while (!(cond) && seconds() < end_) {                                              \
 			beat(silent);                                                              \
-			turn();                                                                    \
+			later();                                                                   \
 		}                                                                                  \
 		EXPECT(cond);                                                                      \
 	} while (0)
