@@ -44,7 +44,7 @@ class Lab:
 
     def do(self, verb, *args, rc=0, timeout=None):
         t = timeout or self.timeout
-        return sh(LAB, verb, *args, "--name", self.name, "--timeout", t, rc=rc, timeout=t + 60,
+        return sh(sys.executable, LAB, verb, *args, "--name", self.name, "--timeout", t, rc=rc, timeout=t + 60,
                   env={"ASHLAR_BIN": BIN})
 
     def end(self):
