@@ -80,13 +80,17 @@ class Lab:
     def json(self, *args, node=1):
         return json.loads(self.ashlar(*args, "-o", "json", node=node))
 
-    def metrics(self, node=1):
+    def get(self, path, node=1):
+        """The body of an answer over the admin socket: for what is asked again and again, without a process each time."""
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)
             s.connect(self.path(node, "admin.sock"))
-            s.sendall(b"GET /v1/metrics HTTP/1.0\r\n\r\n")
+            s.sendall(f"GET /v1/{path} HTTP/1.0\r\n\r\n".encode())
             parts = iter(lambda: s.recv(65536), b"")
             return b"".join(parts).split(b"\r\n\r\n", 1)[1].decode()
+
+    def metrics(self, node=1):
+        return self.get("metrics", node)
 
     def uri(self, node, volume):
         return self.do("uri", node, volume).strip()
