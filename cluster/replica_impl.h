@@ -162,6 +162,7 @@ struct member { /* a replica of the object elsewhere, as its primary sees it */
 	bool full;   /* it had no space for a copy in its last join */
 	bool diverged; /* it has answered, and what it knows to be committed is not in this history */
 	uint32_t promote_epoch; /* highest epoch its promotion was proposed on; 0: none pending */
+	uint32_t drop_said;     /* the epoch in which the log was told why it is to be dropped */
 	enum member_state state;
 	struct session *session;
 	uint32_t join;

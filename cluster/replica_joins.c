@@ -647,6 +647,18 @@ static bool promotable(struct primary *p, struct member *m)
 	return !rule(RULE_PROMOTE) || (fill_complete(m->fill) && m->acked.seq >= p->commit.seq);
 }
 
+/* Once: without a Raft leader the same is proposed again and again. */
+static void say_drop(const struct primary *p, struct member *m, const char *why)
+{
+	const struct object *o = p->object;
+
+	if (m->drop_said == o->config.epoch)
+		return;
+	m->drop_said = o->config.epoch;
+	log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",
+		 (unsigned long long)o->id, m->node, why);
+}
+
 bool member_tick(struct primary *p, struct member *m, uint64_t now)
 {
 	const char *why = member_trouble(p, m, now);
@@ -654,8 +666,7 @@ bool member_tick(struct primary *p, struct member *m, uint64_t now)
 	if (why && m->in && !m->diverged && (!p->object->config.unsure || m->behind || !m->node) &&
 	    now - m->proposed_us >= PROPOSE_AGAIN_US && replica_may_propose(p->r)) {
 		m->proposed_us = now;
-		log_info("replica", "proposing to drop a member", "object=%llx node=%u why=\"%s\"",
-			 (unsigned long long)p->object->id, m->node, why);
+		say_drop(p, m, why);
 		propose_drop(p->object, &m->id, m->behind);
 		if (!rule(RULE_DROP_APPLIED)) {
 			m->want = false;
