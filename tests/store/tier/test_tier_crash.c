@@ -3,7 +3,6 @@
  * and the recount agrees. Overwrites on a small device keep GC busy while it happens. */
 #include "tests/store/tier/harness.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -129,7 +128,7 @@ static void killed_under_load(const char *name, uint64_t pool)
 		if (!pid)
 			child(s, dir, 1000 + round);
 		while (atomic_load(&s->batches) < want && waitpid(pid, &status, WNOHANG) == 0)
-			sched_yield();
+			usleep(100); /* the child needs the processor */
 		for (uint64_t spin = rng_below(&r, 3000000); spin; spin--)
 			__asm__ volatile("");
 		kill(pid, SIGKILL);
