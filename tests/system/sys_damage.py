@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
 
 MIB = 1 << 20
-SIZE = 96 * MIB
+SIZE = 48 * MIB
 seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
 rng = random.Random(seed)
 step(f"SEED={seed}")
@@ -240,6 +240,8 @@ def one(name, r):
     case = known.case = f"{name} round {r + 1}"
     before = {v: open(lab.path(v, "cache"), "rb").read()} if name == "log-tail" else {}
     scribble(others[0])
+    if name.startswith("segments"):
+        lab.ashlar("diskgroup", "flush", "--all")
     lab.do("kill", v)
     kept = keep(v, name)
     path = damage(v, r)
