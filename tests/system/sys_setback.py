@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
 
 MIB = 1 << 20
-SIZE = 128 * MIB
+SIZE = 256 * MIB
 FIRST = SIZE // 8  # what is written last: the first part of each object, where a copy begins
 lab = Lab("setback", "--nodes", "2", "--witness", "--copies", "2", "--ram", "--size", "1G", "--cache", "128M")
 rng = random.Random(7)
