@@ -477,6 +477,7 @@ static void set_options(struct raft_log *l)
 	rocksdb_options_set_max_write_buffer_number(o, 2);
 	rocksdb_options_set_compression(o, rocksdb_no_compression);
 	rocksdb_options_set_max_open_files(o, 32);
+	rocksdb_options_set_max_file_opening_threads(o, 1);
 	rocksdb_options_set_keep_log_file_num(o, 2);
 	rocksdb_options_set_info_log_level(o, 2);
 	rocksdb_options_set_stats_dump_period_sec(o, 0);

@@ -258,6 +258,7 @@ struct mark {
 struct before {
 	struct mark mark;
 	uint64_t newest_file; /* table in the directory */
+	unsigned tables;      /* how many */
 };
 
 static uint64_t table_number(const char *name)
@@ -345,6 +346,7 @@ static struct before look_before(const char *dir)
 		uint64_t n = table_number(e->d_name);
 
 		b.newest_file = MAX(b.newest_file, n);
+		b.tables += n != 0;
 		there |= n && n == b.mark.table;
 	}
 	if (d)
@@ -414,6 +416,8 @@ static int kv_open_db(struct kv *kv, const char *dir, bool create, bool read_onl
 	/* None begins before the look at the tables (mark_check). */
 	for (unsigned i = 0; i <= KV_CFS; i++)
 		rocksdb_options_set_disable_auto_compactions((rocksdb_options_t *)options[i], 1);
+	/* RocksDB starts all it may, for each column family, however few tables there are. */
+	rocksdb_options_set_max_file_opening_threads(kv->options, (int)MIN(1 + before.tables / 4, 16u));
 	rocksdb_options_set_create_if_missing(kv->options, create);
 	rocksdb_options_set_create_missing_column_families(kv->options, create);
 	if (read_only)
