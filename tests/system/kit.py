@@ -242,13 +242,16 @@ class Nbd:
         self.option(7, struct.pack(">I", len(name)) + name + struct.pack(">H", 0))
 
     def take(self, n):
-        parts = bytearray()
-        while len(parts) < n:
-            got = self.s.recv(min(n - len(parts), 1 << 20))
+        out = bytearray(n)
+        self.fill(memoryview(out))
+        return out
+
+    def fill(self, out):
+        while out:
+            got = self.s.recv_into(out)
             if not got:
                 raise ConnectionError("the server closed the connection")
-            parts += got
-        return bytes(parts)
+            out = out[got:]
 
     def option(self, number, data):
         self.s.sendall(b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data)
@@ -272,20 +275,21 @@ class Nbd:
                 e, _ = struct.unpack(">IQ", self.take(12))
                 if e:
                     raise NbdError(e)
-                return bytes(out)
+                return out
             flags, chunk, _, n = struct.unpack(">HHQI", self.take(16))
-            body = self.take(n)
+            if chunk == 1:
+                at = struct.unpack(">Q", self.take(8))[0] - off
+                self.fill(memoryview(out)[at:at + n - 8])
+                body = b""
+            else:
+                body = self.take(n)
             if chunk & 0x8000:
                 e, k = struct.unpack(">IH", body[:6])
                 error = NbdError(e, body[6:6 + k].decode(errors="replace"))
-            elif chunk in (1, 2):
-                at = struct.unpack(">Q", body[:8])[0] - off
-                if chunk == 1:
-                    out[at:at + n - 8] = body[8:]
             if flags & 1:
                 if error:
                     raise error
-                return bytes(out)
+                return out
 
     def read(self, off, n):
         return self.call(0, off, n)

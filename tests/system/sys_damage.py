@@ -15,6 +15,7 @@ seed = int(os.environ.get("SEED", time.time_ns() % 1000000))
 rng = random.Random(seed)
 step(f"SEED={seed}")
 lab = Lab("damage", "--nodes", "3", "--ram", "--size", "384M", "--cache", "64M")
+lab.ashlar("cluster", "set", "rebuild_floor_mib_s", 200)  # else what is lost comes back at a crawl first
 lab.volume("v", f"{SIZE // MIB}M")
 known = Known(lab, "v", SIZE, rng)
 
