@@ -17,9 +17,10 @@ cleanup() {
 }
 trap cleanup EXIT
 mkfifo "$dir/out"
-"$server" "$dir/s" 96 127.0.0.1:0 >"$dir/out" &
+exec 3<>"$dir/out" # held open, so that the server's last line finds a reader
+"$server" "$dir/s" 96 127.0.0.1:0 >"$dir/out" 3>&- &
 pid=$!
-read -r line <"$dir/out"
+read -r line <&3
 [ "$line" = ready ]
 uri="nbd+unix:///disk?socket=$dir/s"
 
@@ -61,11 +62,11 @@ qemu-img bench -f raw -c 20000 -d 32 -w --flush-interval 64 "$uri" >/dev/null
 
 echo "fio: verified random writes"
 fio --name=v --ioengine=nbd --uri="$uri" --rw=randrw --bsrange=512-128k --size=64M --io_size=48M --iodepth=32 \
-	--verify=crc32c --verify_fatal=1 --output="$dir/fio"
-grep -q 'err= 0' "$dir/fio"
+	--verify=crc32c --verify_fatal=1 --output="$dir/fio" || { cat "$dir/fio"; exit 1; }
+grep -q 'err= 0' "$dir/fio" || { cat "$dir/fio"; exit 1; }
 
+echo "the server ends at SIGTERM"
 kill "$pid"
-cat "$dir/out" >/dev/null
 wait "$pid"
 pid=
 echo passed
