@@ -73,6 +73,8 @@ bool node_accept(void *node, const struct wire_hello *peer, const char *tls_name
 		return false;
 	if (tls_name && peers_removed(n, tls_name)) /* its front ends would come as clients */
 		return refuse_removed(n, f);
+	if (peer->kind == HELLO_CLIENT_CONTROL && !state_map(control_state(n->control))->nodes.count)
+		return refuse(f, REFUSE_NOT_READY, 0, "this node is starting: it has no map yet");
 	if (is_data) {
 		if (!n->shards_running)
 			return refuse(f, REFUSE_NOT_READY, 0, "this node is starting");

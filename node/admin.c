@@ -149,7 +149,7 @@ static void dispatch(struct areq *q)
 				   r->right == RIGHT_LOCAL ? "; only root on the node itself may" : "");
 		else if (!q->admin->ops && !r->unclaimed)
 			fail_unclaimed(q);
-		else
+		else if (r->unclaimed || !admin_refused_blank(q))
 			r->handle(q);
 		return;
 	}

@@ -116,6 +116,23 @@ void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms)
 		timer_set(&q->admin->owners, OWNER_LOOK_US);
 }
 
+static void fail_without_leader(struct areq *q)
+{
+	admin_fail(q, -ERR_NO_LEADER,
+		   "this node is starting and hears of no Raft leader: it does not know yet what "
+		   "there is; `ashlar health` says what is missing");
+}
+
+/* Between the start of a node and its first word of a leader nothing is known: that is not to be told as
+ * if nothing were there. */
+bool admin_refused_blank(struct areq *q)
+{
+	if (q->who == WHO_NODE || admin_map(q->admin)->nodes.count)
+		return false;
+	fail_without_leader(q);
+	return true;
+}
+
 bool admin_ask_leader(struct areq *q)
 {
 	struct admin *a = q->admin;
@@ -129,9 +146,7 @@ bool admin_ask_leader(struct areq *q)
 	if (!st.leader || !a->ops->peer_connected(a->cluster, st.leader)) {
 		if (admin_is_registered(a))
 			return false;
-		admin_fail(q, -ERR_NO_LEADER,
-			   "this node is starting and hears of no Raft leader: it does not know yet what "
-			   "there is; `ashlar health` says what is missing");
+		fail_without_leader(q);
 		return true;
 	}
 	forward(q, st.leader, PROPOSE_TIMEOUT_MS + 5000);

@@ -107,13 +107,13 @@ bool admin_query_u32(struct areq *q, const char *key, uint32_t dflt, uint32_t *o
 /* Refuses bodies with members nobody reads; false: the request was answered. */
 bool admin_only_known(struct areq *q, const char *const *known, size_t n);
 void admin_command(const struct areq *q, uint16_t kind, struct command *out); /* time, actor filled in */
-
 /* A request passed on to the node that has to do it, once it is up (within 2 s, or it fails), and its answer
  * back. timeout_ms counts from then. */
 void admin_forward(struct areq *q, uint16_t node, uint64_t timeout_ms);
 /* What the map here does not have may be a moment old: the leader is asked, once. While this node starts and
  * finds none its map may be of long ago, and the request fails. False: neither, this is it. */
 bool admin_ask_leader(struct areq *q);
+bool admin_refused_blank(struct areq *q); /* true: the map knows nothing yet; answered */
 void admin_forward_to_ca(struct areq *q); /* to voters in turn, until one has the CA key */
 void admin_owners_look(struct timer *t); /* the timer's */
 

@@ -48,7 +48,10 @@ static struct json *raft_to_json(const struct admin *a, const struct map *m)
 	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(st.voter); i++) {
 		const char *name = map_node_name(m, st.voter[i]);
 
-		json_add_str(voters, name ? name : "?");
+		char number[16];
+
+		snprintf(number, sizeof(number), "number %u", st.voter[i]);
+		json_add_str(voters, name ? name : number);
 	}
 	json_put(j, "voters", voters);
 	return j;
@@ -207,6 +210,11 @@ static void status_ready(struct areq *q)
 	json_put(j, "source", admin_source(a));
 	if (!m) {
 		put_unclaimed(a, j);
+	} else if (!m->nodes.count) { /* hears of no leader yet */
+		json_put_str(j, "state", admin_state(a));
+		json_put_str(j, "version", ASHLAR_VERSION);
+		json_put(j, "raft", raft_to_json(a, m));
+		json_put_str(j, "remedy", "ashlar health says what is missing");
 	} else {
 		facts_health(a, r);
 		cluster = json_object_new();

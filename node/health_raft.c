@@ -112,12 +112,31 @@ static void check_lost(struct ctx *c, unsigned majority)
 	say_command(c, &absent, i);
 }
 
+/* Nothing is known yet, of the voters not even their names. */
+static void check_blank(struct ctx *c, unsigned majority)
+{
+	struct health_item *i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
+
+	i->count = 1;
+	SAY(i->summary,
+	    "this node has started and hears of no Raft leader: it does not know yet what there is; "
+	    "%u of %u voters must run",
+	    majority, c->in->voter_count);
+	SAY(i->risk, "this node serves nothing until then");
+	SAY(i->command, "start ashlard on the other voters   # if they are gone for good: "
+			"ashlar cluster recover");
+}
+
 static void check_majority(struct ctx *c)
 {
 	unsigned majority = c->in->voter_count / 2 + 1;
 	struct absent absent = absent_voters(c);
 	struct health_item *i;
 
+	if (c->in->voter_count > 0 && !c->in->map->nodes.count) {
+		check_blank(c, majority);
+		return;
+	}
 	if (c->in->voter_count > 0 && c->voters_up < majority) {
 		i = add_item(c, "RAFT_MINORITY", HEALTH_ERROR);
 		for (unsigned v = 0; v < c->in->voter_count; v++)

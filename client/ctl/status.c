@@ -84,6 +84,9 @@ static int status_run(struct ctl *c, int argc, char **argv)
 	else if (!strcmp(str_or(j, "state", ""), "unclaimed"))
 		printf("unclaimed: this node belongs to no cluster yet\n%s\n",
 		       str_or(j, "remedy", ""));
+	else if (json_str(j, "remedy"))
+		printf("%s: this node hears of no Raft leader and does not know yet what there is\n%s\n",
+		       str_or(j, "state", "?"), json_str(j, "remedy"));
 	else
 		print_status(c, j);
 	json_free(j);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """All nodes end, some hard and some cleanly, and start again in shuffled order, with delays between them, under
-history load: every acknowledged write reads back, whoever came first. 3 rounds; 20 in the long run."""
+history load: every acknowledged write reads back, whoever came first. 3 rounds; 20 in the long run. One that is
+alone says that it knows nothing yet, not that there is nothing."""
 import random, signal, sys, os
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from kit import *
@@ -54,6 +55,24 @@ def serving(n):
     return rc == 0 and json.loads(out).get("state") == "serving"
 
 
+def alone(n):
+    """The first of three: what it is asked about the cluster ends with exit code 6, not with an empty list."""
+    lab.do("start", n, rc=None, timeout=1)
+    watch_for(f"node {n} to answer", lambda: lab.ashlar("status", node=n, rc=None)[0] == 0, 20)
+    status = lab.json("status", node=n)
+    if status["state"] != "starting" or "volumes" in status or len(status["raft"]["voters"]) != 3:
+        fail(f"status: {status}")
+    for question in (["volume", "list"], ["volume", "show", "v"], ["node", "list"], ["can-stop", "node2"], ["events"]):
+        rc, out, err = lab.ashlar(*question, node=n, rc=None)
+        if rc != 6 or "does not know yet" not in err:
+            fail(f"{question}: exit {rc}\n{out}{err}")
+    items = lab.json("health", node=n)["items"]
+    if [i["code"] for i in items] != ["RAFT_MINORITY"] or "?" in json.dumps(items):
+        fail(f"health: {items}")
+    if lab.ashlar("cluster", "recover", node=n, rc=None)[0] != 6:
+        fail("cluster recover does not say that there is no leader")
+
+
 for r in range(20 if LONG else 3):
     order, back = [1, 2, 3], [1, 2, 3]
     rng.shuffle(order)
@@ -67,4 +86,11 @@ for r in range(20 if LONG else 3):
     lab.in_sync()
     history.finish()
     lab.in_sync()
+step("all are killed; node 2 is alone")
+for n in (1, 2, 3):
+    lab.do("kill", n)
+alone(2)
+for n in (1, 3):
+    lab.do("start", n)
+lab.in_sync()
 lab.done()
