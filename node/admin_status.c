@@ -47,7 +47,6 @@ static struct json *raft_to_json(const struct admin *a, const struct map *m)
 	json_put_u64(j, "members", st.members);
 	for (unsigned i = 0; i < st.voters && i < ARRAY_LEN(st.voter); i++) {
 		const char *name = map_node_name(m, st.voter[i]);
-
 		char number[16];
 
 		snprintf(number, sizeof(number), "number %u", st.voter[i]);
